@@ -14,8 +14,6 @@ from attsvm.user_input import AnyFloatArray, is_tensor, real_array
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ArrayFunction"]
-
 
 class ArrayFunction:
     """A function of arrays or tensors, called with what it was written for.
@@ -33,7 +31,6 @@ class ArrayFunction:
     --------
     >>> import numpy as np
     >>> import torch
-    >>> from attsvm._callables import ArrayFunction
     >>> square, sine = ArrayFunction(lambda x: x**2, "square"), ArrayFunction(lambda x: np.asarray(np.sin(x)), "sine")
     >>> square([1, 2]), square(torch.tensor(3.0)), sine(torch.zeros(2))
     (array([1., 4.]), tensor(9.), tensor([0., 0.]))

@@ -9,8 +9,6 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["EXTRAS", "attach", "installed", "lazy_module", "load", "need", "needs"]
-
 # Packages that an installation may lack, and the extra of attsvm that brings each.
 EXTRAS = {
     "torch": "torch", "matplotlib": "plot", "sklearn": "sklearn", "onnx": "onnx", "pandas": "tables",
@@ -26,7 +24,6 @@ def installed(module: str) -> bool:
 
     Examples
     --------
-    >>> from attsvm._lazy import installed
     >>> installed("numpy"), installed("no_such_package")
     (True, False)
     """
@@ -51,7 +48,6 @@ def need(what: str, *modules: str) -> None:
 
     Examples
     --------
-    >>> from attsvm._lazy import need
     >>> need("to_onnx")
     """
     if missing := [module for module in modules if not installed(module)]:
@@ -66,7 +62,6 @@ def needs(what: str) -> Iterator[None]:
 
     Examples
     --------
-    >>> from attsvm._lazy import needs
     >>> with needs("this"):
     ...     raise ModuleNotFoundError(name="onnx")
     Traceback (most recent call last):
@@ -95,7 +90,6 @@ def load(package: str, table: Mapping[str, str], name: str) -> object:
 
     Examples
     --------
-    >>> from attsvm._lazy import load
     >>> load("shapes", {"sqrt": "math"}, "sqrt").__name__
     'sqrt'
     """
@@ -121,7 +115,6 @@ def attach(
 
     Examples
     --------
-    >>> from attsvm._lazy import attach
     >>> get, names = attach("xml", {"escape": "sax.saxutils"}, ["escape"])
     >>> get("escape")("<"), names()
     ('&lt;', ['escape'])
@@ -157,7 +150,6 @@ def lazy_module(name: str) -> ModuleType:
 
     Examples
     --------
-    >>> from attsvm._lazy import lazy_module
     >>> lazy_module("math").floor(2.5)
     2
     """

@@ -16,7 +16,7 @@ import numpy as np
 
 from attsvm.exact_tokens import score_order
 from attsvm.heads import LinearHead
-from attsvm.problem import AttentionProblem
+from attsvm.problem import AttentionProblem, require_single
 from attsvm.selection_rows import AttentionRows
 from attsvm.solvers.arrays import BoolArray
 from attsvm.solvers.certify.proof_file import Proof, Record, numbers_text
@@ -26,8 +26,6 @@ from attsvm.solvers.exact.measures import EXACT_ENTRIES
 if TYPE_CHECKING:
     from flint import fmpq, fmpq_mat
 
-__all__ = ["AttentionOrigin", "attention_record", "decided_locally", "scores_record"]
-
 
 def attention_record(problem: AttentionProblem) -> Record:
     """Tokens, queries and mask of one problem; ``allowed`` only where some token is not.
@@ -35,12 +33,10 @@ def attention_record(problem: AttentionProblem) -> Record:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.attention_proofs import attention_record
     >>> attention_record(attsvm.AttentionProblem([[[1.0], [0.5]]], Z=[[2.0]]))
     {'kind': 'attention', 'tokens': [[['1'], ['0x1p-1']]], 'queries': [[['2']]]}
     """
-    if problem.batch is not None:
-        raise ValueError("a certificate file is about one problem; index the batch first, e.g. problem[0]")
+    require_single(problem, "a certificate file is about one problem")
     queries = np.asarray(problem.Z).reshape(problem.n, problem.K, problem.dz)
     record: Record = {"kind": "attention", "tokens": numbers_text(problem.X), "queries": numbers_text(queries)}
     return record
@@ -56,7 +52,6 @@ def scores_record(problem: AttentionProblem) -> Record:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.attention_proofs import scores_record
     >>> head = attsvm.LinearHead([1.0])
     >>> scores_record(attsvm.AttentionProblem([[[1.0], [0.5]]], [-1.0], [[2.0]], head))
     {'head': ['1'], 'labels': ['-1']}
@@ -88,7 +83,6 @@ def decided_locally(rows: ExactRows, low: Sequence[bool], W: fmpq_mat, weights: 
 
     Examples
     --------
-    >>> from attsvm.attention_proofs import decided_locally
     >>> from attsvm.solvers.exact import exact_least_norm, exact_rows
     >>> rows = exact_rows([[1.0, 0.0], [1.5, 1.0]], [[1.0]], [0, 0])
     >>> best = exact_least_norm(rows)

@@ -31,27 +31,6 @@ if TYPE_CHECKING:
 
     from attsvm.training.run_result import Run
 
-__all__ = [
-    "BatchReport",
-    "Comparison",
-    "Report",
-    "angle",
-    "attention_map",
-    "batch_table",
-    "compare",
-    "compare_batch",
-    "correlation",
-    "effective_rank",
-    "fitted_rate",
-    "numerical_rank",
-    "plot_attention",
-    "plot_batch",
-    "plot_report",
-    "reached_margin",
-    "report_table",
-    "svm_name",
-]
-
 
 def correlation(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:
     """``<A, B> / (|A|_F |B|_F)`` over the last two axes; NaN when either is zero or missing.
@@ -59,7 +38,6 @@ def correlation(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.comparison import correlation
     >>> float(correlation(np.eye(2), [[1.0, 0.0], [0.0, 0.0]]).round(4))
     0.7071
     """
@@ -76,7 +54,6 @@ def angle(misalignment: npt.ArrayLike) -> FloatArray:
 
     Examples
     --------
-    >>> from attsvm.comparison import angle
     >>> angle([0.0, 0.0002, 1.0]).round(2).tolist()
     [0.0, 1.15, 90.0]
     """
@@ -92,7 +69,6 @@ def numerical_rank(W: npt.ArrayLike, tolerance: float = 1e-3) -> npt.NDArray[np.
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.comparison import numerical_rank
     >>> int(numerical_rank(np.diag([1.0, 0.5, 1e-6])))
     2
     """
@@ -106,7 +82,6 @@ def effective_rank(W: npt.ArrayLike) -> FloatArray:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.comparison import effective_rank
     >>> float(effective_rank(np.eye(3)).round(6)), float(effective_rank(np.ones((3, 3))).round(6))
     (3.0, 1.0)
     """
@@ -134,7 +109,6 @@ def reached_margin(
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.comparison import reached_margin
     >>> problem = attsvm.random_problem(n=3, T=4, d=5, seed=0)
     >>> sol = attsvm.att_svm(problem)
     >>> bool(abs(reached_margin(problem, 7 * sol.W, None) - sol.margin) < 1e-8)
@@ -158,7 +132,6 @@ def fitted_rate(steps: npt.ArrayLike, error: npt.ArrayLike) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.comparison import fitted_rate
     >>> k = np.array([0, 10, 30, 100, 300, 1000])
     >>> round(fitted_rate(k, 5.0 / np.maximum(k, 1) ** 2), 6)
     2.0
@@ -245,7 +218,6 @@ def svm_name(formulation: str, norm: str) -> str:
 
     Examples
     --------
-    >>> from attsvm.comparison import svm_name
     >>> svm_name("Att-SVM", "nuclear")
     'Att-SVM*'
     """

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.problem import AttentionProblem, require_problem
+from attsvm.problem import AttentionProblem, require_single
 from attsvm.selection import (
     SelectedSets,
     SelectedSetsLike,
@@ -41,8 +41,6 @@ from attsvm.user_input import positive, real_array
 
 if TYPE_CHECKING:
     import cvxpy
-
-__all__ = ["CvxpyModel", "cvxpy_model"]
 
 _NOT_CERTIFIED = (
     "W is the solution of another program than model.problem, so nothing is certified; norm, margins and violation "
@@ -271,9 +269,7 @@ def cvxpy_model(
     import cvxpy as cp
 
     require_choice("formulation", formulation, "att", "gen", "finite")
-    given = require_problem(problem)
-    if given.batch is not None:
-        raise ValueError("cvxpy_model takes one problem at a time; index the batch first, e.g. problem[0]")
+    given = require_single(problem, "cvxpy_model takes one problem at a time")
     if not isinstance(causal, (bool, np.bool_)):
         raise ValueError(f"causal must be True or False, got {causal!r}")
     if (probabilities is not None) != (formulation == "finite"):

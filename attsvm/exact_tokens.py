@@ -18,24 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.heads import LinearHead
-from attsvm.problem import AttentionProblem
+from attsvm.problem import AttentionProblem, require_single
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.rounding import TINY, gamma
 from attsvm.solvers.exact import ExactFarkas, ExactRows, exact_least_norm, exact_rows
 from attsvm.solvers.exact.measures import EXACT_ENTRIES
-
-__all__ = [
-    "EXACT_SELECTIONS",
-    "ExactListing",
-    "ExactLocal",
-    "every_support_scores_less",
-    "exact_listing",
-    "exact_local_optimality",
-    "exact_scores",
-    "exact_selection_rows",
-    "score_order",
-]
 
 
 def score_order(problem: AttentionProblem) -> IntArray:
@@ -54,7 +42,6 @@ def score_order(problem: AttentionProblem) -> IntArray:
     ``0.1 + 0.2`` is not the double 0.3, but it is less than a rounding away:
 
     >>> import attsvm
-    >>> from attsvm.exact_tokens import score_order
     >>> X = [[[0.1, 0.2], [0.3, 0.0], [0.2, 0.1]]]
     >>> score_order(attsvm.AttentionProblem(X, [1], [[1.0, 0.0]], attsvm.LinearHead([1.0, 1.0])))
     array([[1, 0, 1]])
@@ -113,9 +100,7 @@ def _fractions(values: npt.NDArray[Any]) -> ObjectArray:
     return out.reshape(values.shape)
 
 
-def _single(problem: AttentionProblem) -> None:
-    if problem.batch is not None:
-        raise ValueError("exact arithmetic goes one problem at a time; index the batch first, e.g. problem[0]")
+_ONE = "exact arithmetic goes one problem at a time"
 
 
 def exact_selection_rows(
@@ -141,12 +126,11 @@ def exact_selection_rows(
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.exact_tokens import exact_selection_rows
     >>> rows, token = exact_selection_rows(attsvm.random_problem(n=2, T=3, d=4, seed=0))
     >>> rows.m, rows.shape
     (4, (4, 4))
     """
-    _single(problem)
+    require_single(problem, _ONE)
     anchors = read_selection(problem, selection).indices.reshape(-1)
     keep = problem.allowed.reshape(-1, problem.T) & (np.arange(problem.T) != anchors[:, None])
     owner, token = np.nonzero(keep)
@@ -170,13 +154,12 @@ def exact_scores(problem: AttentionProblem) -> ObjectArray:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.exact_tokens import exact_scores
     >>> head = attsvm.LinearHead([1.0, 3.0])
     >>> problem = attsvm.AttentionProblem([[[0.5, 0.0], [0.0, 1.0]]], [-1.0], [[1.0, 0.0]], head)
     >>> exact_scores(problem)
     array([[Fraction(-1, 2), Fraction(-3, 1)]], dtype=object)
     """
-    _single(problem)
+    require_single(problem, _ONE)
     if problem.head is None:
         raise ValueError("scores need a prediction head: pass head=attsvm.LinearHead(v) or any callable")
     if isinstance(problem.head, LinearHead):
@@ -202,7 +185,6 @@ def every_support_scores_less(support: npt.ArrayLike, scores: ObjectArray, selec
     --------
     >>> import numpy as np
     >>> from fractions import Fraction
-    >>> from attsvm.exact_tokens import every_support_scores_less
     >>> scores = np.array([[Fraction(1, 3), Fraction(1, 3), Fraction(2)]], dtype=object)
     >>> every_support_scores_less([[False, False, False]], scores, [0])
     True
@@ -269,7 +251,6 @@ def exact_local_optimality(problem: AttentionProblem, selection: SelectionLike =
     A token of higher score at margin ``1 + 5e-6`` is not on the margin:
 
     >>> import attsvm
-    >>> from attsvm.exact_tokens import exact_local_optimality
     >>> X = [[[0.0, 0.0], [-1.0, 0.0], [-1.000005, -1.0]]]
     >>> problem = attsvm.AttentionProblem(X, [1.0], [[1.0]], attsvm.LinearHead([1.0, -5.0]))
     >>> exact_local_optimality(problem, [0]).locally_optimal
@@ -355,12 +336,10 @@ def exact_listing(problem: AttentionProblem, listed: Iterable[tuple[int, ...]], 
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.exact_tokens import exact_listing
     >>> print(exact_listing(attsvm.random_problem(n=2, T=3, d=3, seed=0), []))
     2 of 9 selections locally optimal in exact arithmetic; the list: 2 missing, 0 wrong
     """
-    if problem.batch is not None:
-        raise ValueError("exact arithmetic goes one problem at a time; index the batch first, e.g. problem[0]")
+    require_single(problem, _ONE)
     found, count = _all_local(problem)
     said, all_of_them = set(listed), {item.tokens for item in found}
     wanted = found[:top]

@@ -41,31 +41,6 @@ from attsvm.records import atomic_write
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.user_input import require_count
 
-__all__ = [
-    "MAX_BYTES",
-    "PROBLEM_ARRAYS",
-    "SCHEMA",
-    "TEXTS",
-    "Content",
-    "ProblemFile",
-    "ProblemFileError",
-    "check_claim",
-    "checksum",
-    "decoded_bytes",
-    "known_arrays",
-    "load_problem",
-    "pack",
-    "read_npz",
-    "read_problem_file",
-    "read_safetensors",
-    "save_arrays",
-    "save_problem",
-    "to_content",
-    "to_problem",
-    "write_npz",
-    "write_safetensors",
-]
-
 # Decoded size of all arrays of a file together, unless the caller says otherwise.
 MAX_BYTES = 2**30
 
@@ -76,9 +51,7 @@ class ProblemFileError(ValueError):
 
 SCHEMA = "attsvm.problem/1"
 
-
 TEXTS = frozenset({"schema", "head", "sha256"})
-
 
 # Kinds of numbers (numpy's letters) and most axes of each array, that of a batch included.
 PROBLEM_ARRAYS: Mapping[str, tuple[str, int]] = {
@@ -88,7 +61,6 @@ PROBLEM_ARRAYS: Mapping[str, tuple[str, int]] = {
     "mask": ("biu", 4),
 }
 
-
 _KIND_NAMES = {"fiu": "real numbers", "biu": "booleans", "iu": "integers"}
 
 
@@ -97,7 +69,6 @@ def known_arrays() -> dict[str, tuple[str, int]]:
 
     Examples
     --------
-    >>> from attsvm.files import known_arrays
     >>> known_arrays()["head_V"], known_arrays()["head_lam"]
     (('fiu', 3), ('fiu', 0))
     """
@@ -160,7 +131,6 @@ def checksum(content: Content) -> str:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.files import Content, checksum
     >>> checksum(Content({"head": "none"}, {"X": np.zeros(2)}))[:12]
     '87df1bdfe90e'
     """
@@ -224,25 +194,18 @@ _CORRUPT = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OSError, OverflowError,
 )  # fmt: skip
 
-
 _END = struct.Struct("<4s4H2LH")  # end of central directory
-
 
 _DIRECTORY_LIMIT = 64 * 2**10
 
-
 _NPY_HEADER_LIMIT = 4096
 
-
 _TEXT_LIMIT = 256
-
 
 # A compressed file may decode to this much, or to this many times its size, whichever is more.
 _FREE_EXPANSION, _MOST_EXPANSION = 64 * 2**20, 20
 
-
 _ITEM = re.compile(r"\s*'(\w+)'\s*:\s*(?:'([^'\\]*)'|(True|False)|\(([\d\s,]*)\)|(\[.*\]))\s*,?", re.DOTALL)
-
 
 _DTYPE = re.compile(r"[<>=|]?(?:b1|\?|[fiu][1248])")
 
@@ -384,12 +347,10 @@ def pack(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 _TENSOR_HEADER_LIMIT = 2**20
 
-
 _DTYPES = {
     "BOOL": "?", "U8": "<u1", "I8": "<i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
     "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8",
 }  # fmt: skip
-
 
 _NAMES = {np.dtype(code).str: name for name, code in _DTYPES.items()}
 
@@ -521,7 +482,6 @@ def write_safetensors(path: Path, content: Content) -> None:
 
 _READERS: dict[str, Callable[[Path, int], Content]] = {".npz": read_npz, ".safetensors": read_safetensors}
 
-
 _WRITERS: dict[str, Callable[[Path, Content], None]] = {".npz": write_npz, ".safetensors": write_safetensors}
 
 
@@ -572,7 +532,6 @@ def read_problem_file(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Proble
     >>> import tempfile
     >>> from pathlib import Path
     >>> import attsvm
-    >>> from attsvm.files import read_problem_file, save_problem
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "problem.npz"
     ...     save_problem(attsvm.random_problem(n=2, T=3, d=4, seed=0), path, selection=[2, 0])
@@ -656,7 +615,6 @@ def save_arrays(path: str | Path, arrays: Mapping[str, npt.ArrayLike]) -> None:
     >>> import tempfile
     >>> from pathlib import Path
     >>> import numpy as np
-    >>> from attsvm.files import save_arrays
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_arrays(Path(folder) / "run.npz", {"steps": [0, 10]})
     ...     np.load(Path(folder) / "run.npz")["steps"]

@@ -12,14 +12,19 @@ from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import Selection
 from attsvm.user_input import generator, require_choice, require_count, require_number
 
-__all__ = ["random_problem", "structured_problem"]
-
 _MAX_REDRAWS = 10_000
 
 
-def _draw(
-    rng: np.random.Generator, shape: tuple[int, ...], distribution: Literal["sphere", "gaussian"]
+def random_points(
+    rng: np.random.Generator, shape: tuple[int, ...], distribution: Literal["sphere", "gaussian"] = "sphere"
 ) -> npt.NDArray[np.float64]:
+    """Standard normal vectors along the last axis; on the sphere divided by their lengths.
+
+    Examples
+    --------
+    >>> bool(np.allclose(np.linalg.norm(random_points(np.random.default_rng(0), (2, 3)), axis=-1), 1.0))
+    True
+    """
     points = rng.standard_normal(shape)
     if distribution == "sphere":
         points /= np.linalg.norm(points, axis=-1, keepdims=True)
@@ -112,9 +117,9 @@ def random_problem(
     lead = () if batch is None else (batch,)
     K = T if kind == "sequence" else queries
     query_shape = (*lead, n) if K is None else (*lead, n, K)
-    head = LinearHead(_draw(rng, (*lead, d), distribution))
+    head = LinearHead(random_points(rng, (*lead, d), distribution))
     labels = rng.choice([-1.0, 1.0], size=query_shape)
-    X = _draw(rng, (*lead, n, T, d), distribution)
+    X = random_points(rng, (*lead, n, T, d), distribution)
 
     def build(tokens: npt.NDArray[np.float64], Z: Any) -> AttentionProblem:
         if kind == "self":
@@ -123,7 +128,7 @@ def random_problem(
             return AttentionProblem.sequences(tokens, labels, head, causal=causal)
         return AttentionProblem(tokens, labels, Z, head)
 
-    Z = _draw(rng, (*query_shape, dz or d), distribution) if kind == "cross" else None
+    Z = random_points(rng, (*query_shape, dz or d), distribution) if kind == "cross" else None
     problem = build(X, Z)
     if min_score_gap is None:
         return problem
@@ -132,7 +137,7 @@ def random_problem(
         close = _score_gaps(problem) < min_score_gap
         if not close.any():
             return problem
-        X[close] = _draw(rng, (int(close.sum()), T, d), distribution)
+        X[close] = random_points(rng, (int(close.sum()), T, d), distribution)
         problem = build(X.copy(), Z)
     raise ValueError(
         f"min_score_gap = {min_score_gap} was not reached by {int(close.sum())} of {close.size} sequences "

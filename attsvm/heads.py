@@ -29,20 +29,7 @@ from attsvm.user_input import AnyFloatArray, ArrayT, is_tensor, namespace, own, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "Bend",
-    "CallableHead",
-    "ConcaveHead",
-    "Head",
-    "LinearHead",
-    "ReluHead",
-    "as_head",
-    "stored_heads",
-]
-
-
 Bend = Literal["linear", "convex", "concave"]
-
 
 _DIFFERENCE = 1e-6  # central differences: error about 1e-12 + 1e-10 |h|
 
@@ -266,7 +253,6 @@ def stored_heads() -> dict[str, type[Head]]:
 
     Examples
     --------
-    >>> from attsvm.heads import stored_heads
     >>> {"linear", "relu", "concave"} <= set(stored_heads())
     True
     """
@@ -351,7 +337,6 @@ def as_head(head: Head | Callable[[Any], Any] | None) -> Head | None:
 
     Examples
     --------
-    >>> from attsvm.heads import as_head
     >>> as_head(abs), as_head(None)
     (CallableHead(abs), None)
     """

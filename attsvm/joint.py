@@ -48,7 +48,7 @@ from attsvm.losses import Loss, get_loss
 from attsvm.margin_options import SolverOptions, check_options, takes
 from attsvm.paths.ball_search import BallSearch, Form, LogExcess
 from attsvm.paths.regularization import read_radii
-from attsvm.problem import AttentionProblem, require_problem
+from attsvm.problem import AttentionProblem, require_problem, require_single
 from attsvm.records import Table, html_table
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import SUPPORT_TOLERANCE, Solution
@@ -72,10 +72,8 @@ __all__ = [
     "label_svm",
 ]
 
-
 # Selections tried before a fixed point is given up; every step enlarges the label margin, so none repeats.
 _MOST_STEPS = 1000
-
 
 # Relative accuracy of the weight that belongs to a ratio.
 _ACCURACY = 1e-12
@@ -276,8 +274,7 @@ def joint_svm(
     (True, True)
     """
     check_options("joint_svm", SolverOptions, options, "ratio")
-    if require_problem(problem).batch is not None:
-        raise ValueError("joint_svm takes one problem; index the batch first, e.g. problem[0]")
+    require_single(problem, "joint_svm takes one problem")
     require_number("ratio", ratio, "a number in [0, inf], |v| / ||W||", 0.0, ends="[]")
     chosen = consistent_selection(problem) if selection is None else read_selection(problem, selection)
     head = label_svm(problem, chosen)
@@ -423,8 +420,7 @@ def joint_path(
     >>> bool(path.head_distance[-1] < 1e-3 > path.attention_distance[-1])
     True
     """
-    if require_problem(problem).batch is not None:
-        raise ValueError("a path belongs to one problem; index the batch first, e.g. problem[0]")
+    require_single(problem, "a path belongs to one problem")
     rule = get_loss(loss)
     if rule.logs is None or rule.logs[0] is None:
         raise ValueError(f"loss must be positive with a known logarithm (logistic, exponential), got {rule.name!r}")

@@ -44,9 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["METHODS", "KeyDimension", "RankRow", "key_dimension", "kq_svd", "proved_lead", "rank_one_conflict"]
 
-
 DimensionsOf = Literal["W", "keys"]
-
 
 METHODS = {
     "margin": "nuclear-norm solution, cut to r",
@@ -56,7 +54,6 @@ METHODS = {
     "svd": "truncated W",
 }
 """Where the W of a row comes from."""
-
 
 # Ranks of a table by default, as far as the head has dimensions.
 _RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)

@@ -19,8 +19,6 @@ import numpy.typing as npt
 from attsvm._callables import ArrayFunction
 from attsvm.user_input import AnyFloatArray, ArrayT, is_tensor, namespace
 
-__all__ = ["LOSSES", "UNIT_RULE", "Loss", "LossConstants", "correlation_loss", "exponential", "get_loss", "logistic"]
-
 _GRID = 2001
 # Gauss-Legendre on [0, 1]: over an interval of length 1 eight nodes integrate the derivative of the logistic loss
 # (poles at distance pi from the real line) and of the exponential to the last bit.

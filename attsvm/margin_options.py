@@ -19,19 +19,6 @@ from attsvm.solvers import SOLVERS
 from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.user_input import check_keywords
 
-__all__ = [
-    "DEFAULTS",
-    "AttSvmOptions",
-    "MarginOptions",
-    "MethodOptions",
-    "PathOptions",
-    "SolverOptions",
-    "SvmOptions",
-    "check_options",
-    "method_options",
-    "takes",
-]
-
 FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
 
@@ -182,7 +169,6 @@ def takes(kind: type[Any]) -> Callable[[FunctionT], FunctionT]:
     Examples
     --------
     >>> import inspect
-    >>> from attsvm.margin_options import SolverOptions, takes
     >>> @takes(SolverOptions)
     ... def solved(problem, **options):
     ...     ...
@@ -229,7 +215,6 @@ def check_options(function: str, kind: type[Any], options: Mapping[str, object],
 
     Examples
     --------
-    >>> from attsvm.margin_options import SolverOptions, check_options
     >>> check_options("solved", SolverOptions, {"nomr": "nuclear"})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
@@ -257,7 +242,6 @@ def method_options(kind: type[Any], options: Mapping[str, object]) -> dict[str, 
 
     Examples
     --------
-    >>> from attsvm.margin_options import SolverOptions, method_options
     >>> method_options(SolverOptions, {"norm": "nuclear", "tolerance": 1e-6})
     {'tolerance': 1e-06}
     """

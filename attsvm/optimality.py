@@ -37,7 +37,7 @@ import numpy.typing as npt
 from attsvm.attention import logits
 from attsvm.exact_tokens import score_order
 from attsvm.margin_options import SolverOptions, check_options, takes
-from attsvm.problem import AttentionProblem, require_problem
+from attsvm.problem import AttentionProblem, require_problem, require_single
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.selection_rows import AttentionRows
 from attsvm.solution import Solution, SolutionBatch
@@ -63,24 +63,8 @@ from attsvm.user_input import real_array, require_number
 if TYPE_CHECKING:
     from attsvm.problem import Solvable
 
-__all__ = [
-    "Convergence",
-    "LocalProof",
-    "SeparatingCone",
-    "convergence_of",
-    "high_score_tokens",
-    "is_locally_optimal",
-    "low_score_tokens",
-    "prove",
-    "prove_local",
-    "separating_cone",
-    "support_indices",
-]
-
-
 # A high-score row this close to the margin is suspected to lie on it: which proof is tried first.
 _CLOSE = 1e-3
-
 
 # Problems with a row held at 1 that are solved as one batch.
 _AT_ONCE = 2048
@@ -123,7 +107,6 @@ def prove_local(rows: AttentionRows, result: EitherSolution, high: BoolArray) ->
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.optimality import prove_local
     >>> problem = attsvm.random_problem(n=3, T=4, d=5, seed=0)
     >>> solution = attsvm.att_svm(problem, [0, 0, 0])
     >>> prove_local(solution.rows, solution.result, attsvm.high_score_tokens(problem, [0, 0, 0])).local
@@ -472,7 +455,6 @@ def prove(solution: Solution | SolutionBatch) -> LocalProof:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.optimality import prove
     >>> proof = prove(attsvm.att_svm(attsvm.random_problem(n=3, T=4, d=5, seed=0)))
     >>> bool(proof.local[0]), bool(proof.undecided[0])
     (True, False)
@@ -496,7 +478,6 @@ class Convergence(StrEnum):
 
         Examples
         --------
-        >>> from attsvm.optimality import Convergence
         >>> str(Convergence.of(local=True, undecided=False, optimal=False))
         'Local'
         """
@@ -533,7 +514,6 @@ def convergence_of(solution: Solution | SolutionBatch) -> Convergence | npt.NDAr
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.optimality import convergence_of
     >>> problem = attsvm.random_problem(n=3, T=4, d=5, seed=0)
     >>> print(convergence_of(attsvm.att_svm(problem)))
     Global
@@ -619,7 +599,6 @@ def separating_cone(problem: AttentionProblem, selection: SelectionLike = None) 
     >>> attsvm.separating_cone(problem).contains(np.eye(5), eps=1e9)  # optimal tokens: the whole space
     True
     """
-    if require_problem(problem).batch is not None:
-        raise ValueError("the cone belongs to one problem; index the batch first, e.g. problem[0]")
+    require_single(problem, "the cone belongs to one problem")
     chosen = read_selection(problem, selection)
     return SeparatingCone(problem, chosen, low_score_tokens(problem, chosen), high_score_tokens(problem, chosen))

@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 from attsvm.user_input import ArrayT, is_count, require_choice
 
-__all__ = ["Parameterization", "get_parameterization", "require_inner_dimension"]
-
 Name = Literal["W", "KQ", "prompt"]
 
 # How each is trained unless something else is asked for: the papers' update, and for (K, Q) the recipe that reaches
@@ -84,7 +82,6 @@ def get_parameterization(name: str, key_matrix: Any = None) -> Parameterization:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.parameterizations import get_parameterization
     >>> KQ = get_parameterization("KQ")
     >>> KQ.compose({"K": np.ones((2, 3)), "Q": np.ones((5, 3))}).shape, KQ.norm
     ((2, 5), 'nuclear')

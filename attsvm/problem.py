@@ -17,18 +17,6 @@ from attsvm.selection import Selection
 from attsvm.solvers.arrays import BoolArray, lazy, require_count, require_number
 from attsvm.user_input import AnyFloatArray, bool_array, freeze, own, real_array, require_finite
 
-__all__ = [
-    "AttentionProblem",
-    "ProblemBatch",
-    "ProblemData",
-    "check_shapes",
-    "is_batch_of_problems",
-    "pad",
-    "read_labels",
-    "read_mask",
-    "require_problem",
-]
-
 
 def check_shapes(X: AnyFloatArray, Z: AnyFloatArray) -> int:
     """Number of batch axes, 0 or 1, of tokens and queries that go together."""
@@ -472,7 +460,9 @@ if TYPE_CHECKING:
 
         def _solved_as(self) -> Solved_co: ...
 
-        def with_causal_mask(self) -> Self: ...
+        def with_causal_mask(self) -> Self:
+            """The same with causal attention."""
+            ...
 
     class ProblemBatch(AttentionProblem):
         """A batch of problems, for type checkers: one more leading axis than `AttentionProblem`."""
@@ -489,7 +479,6 @@ def is_batch_of_problems(problem: AttentionProblem) -> TypeGuard[ProblemBatch]:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.problem import is_batch_of_problems
     >>> is_batch_of_problems(attsvm.random_problem(n=2, T=3, d=4, batch=5))
     True
     """
@@ -501,7 +490,6 @@ def require_problem(value: object, name: str = "problem") -> AttentionProblem:
 
     Examples
     --------
-    >>> from attsvm.problem import require_problem
     >>> require_problem([1.0])
     Traceback (most recent call last):
         ...
@@ -510,3 +498,20 @@ def require_problem(value: object, name: str = "problem") -> AttentionProblem:
     if not isinstance(value, AttentionProblem):
         raise TypeError(f"{name} must be an AttentionProblem, got {type(value).__name__}")
     return value
+
+
+def require_single(value: object, what: str) -> AttentionProblem:
+    """The value itself if it is one problem, not a batch; ``what`` begins the message: "edit takes one problem".
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> require_single(attsvm.random_problem(2, 3, 4, batch=5), "edit takes one problem")
+    Traceback (most recent call last):
+        ...
+    ValueError: edit takes one problem; index the batch first, e.g. problem[0]
+    """
+    given = require_problem(value)
+    if given.batch is not None:
+        raise ValueError(f"{what}; index the batch first, e.g. problem[0]")
+    return given

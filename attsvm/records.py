@@ -35,29 +35,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table as RichTable
 
-__all__ = [
-    "Interval",
-    "Raw",
-    "Table",
-    "atomic_write",
-    "console",
-    "digest",
-    "environment",
-    "html_listing",
-    "html_page",
-    "html_piece",
-    "html_table",
-    "mean_of",
-    "mean_share_of",
-    "median_of",
-    "plain",
-    "render",
-    "share",
-    "share_of",
-    "versions",
-    "write_json",
-]
-
 
 def plain(value: Any, finite: bool = True) -> Any:
     """A value as JSON can hold it: dataclasses as dicts, arrays and tensors as lists, enums as their values.
@@ -71,7 +48,6 @@ def plain(value: Any, finite: bool = True) -> Any:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.records import plain
     >>> plain({"x": np.array([1.0, np.nan]), 5: True, "gap": float("inf")})
     {'x': [1.0, None], '5': True, 'gap': None}
     """
@@ -101,7 +77,6 @@ def versions(*names: str) -> dict[str, str]:
 
     Examples
     --------
-    >>> from attsvm.records import versions
     >>> sorted(versions("torch", "no such package"))
     ['attsvm', 'numpy', 'python', 'scipy', 'torch']
     """
@@ -124,7 +99,6 @@ def environment(found: Mapping[str, str] | None = None) -> str:
 
     Examples
     --------
-    >>> from attsvm.records import environment
     >>> environment({"python": "3.11.2", "attsvm": "0.1.0"})
     'python 3.11.2, attsvm 0.1.0'
     """
@@ -138,7 +112,6 @@ def digest(*parts: object, length: int = 64) -> str:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.records import digest
     >>> digest("ab", length=8), digest("a", "b", length=8), digest(np.zeros(2), length=8)
     ('2130ee48', '7dc2784f', '4a5aa840')
     """
@@ -163,7 +136,6 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from attsvm.records import atomic_write
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with atomic_write(Path(folder) / "a.txt") as file:
     ...         _ = file.write(b"whole")
@@ -194,7 +166,6 @@ def write_json(path: str | Path, value: Any) -> None:
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from attsvm.records import write_json
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_json(Path(folder) / "a.json", [float("nan"), 1])
     ...     (Path(folder) / "a.json").read_text().split()
@@ -210,7 +181,6 @@ class Interval:
 
     Examples
     --------
-    >>> from attsvm.records import Interval
     >>> str(Interval(0.5, 0.25, 0.75, percent=True)), str(Interval(2.0, 1.0, 3.0))
     ('50.0 % [25.0, 75.0]', '2 ± 1')
     """
@@ -237,7 +207,6 @@ def mean_of(values: Any) -> Interval:
 
     Examples
     --------
-    >>> from attsvm.records import mean_of
     >>> str(mean_of([1.0, 2.0, 3.0]))
     '2 ± 1'
     """
@@ -264,7 +233,6 @@ def mean_share_of(values: Any) -> Interval:
 
     Examples
     --------
-    >>> from attsvm.records import mean_share_of
     >>> str(mean_share_of([0.0, 0.0, 0.0, 0.125])), str(mean_share_of([0.0, 0.0, 0.0]))
     ('0.031 [0.0054, 0.16]', '0 [0, 0.56]')
     """
@@ -291,7 +259,6 @@ def median_of(values: Any) -> Interval:
 
     Examples
     --------
-    >>> from attsvm.records import median_of
     >>> str(median_of([1e-6, 2e-6, 3e-6, 4e-6, 5e-6, 6e-6, 7e-3]))
     '4e-06 [1e-06, 0.007]'
     """
@@ -313,7 +280,6 @@ def counting_bar(wanted: bool, label: str, total: int) -> Iterator[Callable[[int
 
     Examples
     --------
-    >>> from attsvm.records import counting_bar
     >>> with counting_bar(False, "training", 100) as advance:
     ...     advance(1)
     """
@@ -363,7 +329,6 @@ def share(count: int, total: int) -> Interval:
 
     Examples
     --------
-    >>> from attsvm.records import share
     >>> str(share(0, 100))
     '0.0 % [0.0, 3.7]'
     """
@@ -381,7 +346,6 @@ def share_of(flags: Any) -> Interval:
 
     Examples
     --------
-    >>> from attsvm.records import share_of
     >>> str(share_of([True] * 10))
     '100.0 % [72.2, 100.0]'
     """
@@ -392,10 +356,8 @@ def share_of(flags: Any) -> Interval:
 # Lines that a cell may wrap into before a table is better read as blocks; length of what blocks put side by side.
 _TOWER = 4
 
-
 # Of tables where no terminal says how wide it is: in files, in notebooks' plain text, in documents.
 WIDTH = 120
-
 
 _SHORT_FACT = 48
 
@@ -438,7 +400,6 @@ def html_page(template: str, **values: Any) -> str:
 
     Examples
     --------
-    >>> from attsvm.records import html_page
     >>> "<title>a &lt; b</title>" in html_page("page.html", title="a < b")
     True
     """
@@ -450,7 +411,6 @@ def html_piece(name: str, *values: Any) -> Raw:
 
     Examples
     --------
-    >>> from attsvm.records import html_piece
     >>> html_piece("link", "page.html?a&b", "<1>")
     '<a href="page.html?a&amp;b">&lt;1&gt;</a>'
     """
@@ -474,7 +434,6 @@ class Table:
 
     Examples
     --------
-    >>> from attsvm.records import Table
     >>> print(Table("Margins", ("norm", "margin"), [("nuclear", 0.25)]).markdown())
     | norm | margin |
     |---|---|
@@ -614,7 +573,6 @@ def html_table(title: str, facts: Mapping[str, object]) -> str:
 
     Examples
     --------
-    >>> from attsvm.records import html_table
     >>> "<td>finished</td>" in html_table("Run", {"status": "finished"})
     True
     """
@@ -626,7 +584,6 @@ def html_listing(title: str, columns: Sequence[str], rows: Sequence[Sequence[obj
 
     Examples
     --------
-    >>> from attsvm.records import html_listing
     >>> page = html_listing("Numbers", ("number", "square"), [(k, k * k) for k in range(99)], most=2)
     >>> page.count("<tr>"), "Numbers; the first 2 of 99" in page
     (3, True)

@@ -17,8 +17,6 @@ from attsvm.user_input import bool_array, integer_array, own, short
 if TYPE_CHECKING:
     from attsvm.problem import AttentionProblem
 
-__all__ = ["SelectedSets", "SelectedSetsLike", "Selection", "SelectionLike", "read_selected_sets", "read_selection"]
-
 SelectionLike: TypeAlias = Union["Selection", npt.ArrayLike, None]
 """One token per query: a `Selection`, anything array-like of integers, or None for the optimal tokens."""
 
@@ -173,7 +171,6 @@ def read_selection(problem: AttentionProblem, selection: SelectionLike) -> Selec
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.selection import read_selection
     >>> problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
     >>> read_selection(problem, [2, 0]).indices
     array([2, 0])
@@ -212,7 +209,6 @@ def read_selected_sets(problem: AttentionProblem, selected_sets: SelectedSetsLik
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.selection import read_selected_sets
     >>> problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
     >>> read_selected_sets(problem, [[0, 1], [2]]).members.sum()
     np.int64(3)

@@ -20,28 +20,13 @@ from attsvm.solvers.rows.pairs import Remainder
 from attsvm.solvers.rows.shared import SharedRows, lost_in_difference
 from attsvm.user_input import real_array
 
-__all__ = [
-    "AttentionRows",
-    "build_rows",
-    "finite_part_rows",
-    "gen_svm_rows",
-    "lead_of",
-    "rows_of_selection",
-    "rows_of_selections",
-    "selection_rows",
-]
-
-
 _Entry = TypeVar("_Entry", bound=np.generic)
-
 
 # Entries of one vector per row above which the tokens are shared instead (16 MiB of float64).
 _SHARED_ELEMENTS = 1 << 21
 
-
 # Tokens up to which the others of every token are kept as a table.
 _TABLE = 64
-
 
 # Differences formed at once (32 MiB of float64), so that building rows needs no second copy of them.
 _CHUNK_ELEMENTS = 1 << 22
@@ -334,7 +319,6 @@ def selection_rows(
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.selection_rows import selection_rows
     >>> rows = selection_rows(attsvm.random_problem(n=6, T=8, d=10, seed=0))
     >>> rows.margin_problem.m
     42
@@ -372,7 +356,6 @@ def rows_of_selections(problem: AttentionProblem, selections: IntArray, keep: Bo
     --------
     >>> import numpy as np
     >>> import attsvm
-    >>> from attsvm.selection_rows import rows_of_selections
     >>> problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
     >>> rows_of_selections(problem, np.array([[0, 1], [2, 2], [1, 1]])).margin_problem
     MarginProblem(3 problems, 4 rows, 2 queries, W 4 x 4)
@@ -393,7 +376,6 @@ def gen_svm_rows(
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.selection_rows import gen_svm_rows
     >>> problem = attsvm.random_problem(n=2, T=4, d=6, seed=0)
     >>> gen_svm_rows(problem, [[0, 2], [1]]).margin_problem.equality.sum()
     np.int64(1)
@@ -422,7 +404,6 @@ def finite_part_rows(
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.selection_rows import finite_part_rows
     >>> problem = attsvm.random_problem(n=1, T=3, d=4, seed=0)
     >>> finite_part_rows(problem, [[0.8, 0.2, 0.0]], [[0, 1]]).margin_problem.rhs.round(4)
     array([1.3863])

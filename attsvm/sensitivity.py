@@ -28,8 +28,6 @@ from attsvm.solvers.status import DegenerateError, Status
 from attsvm.solvers.value_kinks import ValueKinks, value_kinks
 from attsvm.user_input import finite_array, integer_array
 
-__all__ = ["Derivative", "Gradients", "Sensitivity", "TokenEffect", "sensitivity_of", "value_gradients"]
-
 INPUTS = ("X", "Z", "offset", "prior")
 
 
@@ -213,7 +211,6 @@ def value_gradients(problem: AttentionProblem, rows: AttentionRows, result: Eith
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.sensitivity import value_gradients
     >>> sol = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
     >>> value_gradients(sol.problem, sol.rows, sol.result, sol.W).X.shape
     (2, 3, 4)

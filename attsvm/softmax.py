@@ -26,7 +26,6 @@ __all__ = [
     "softmax",
 ]
 
-
 # Attention is accepted when it sums to one this closely: float32 softmax over 1e5 tokens does.
 _SUM_TOLERANCE = 1e-4
 

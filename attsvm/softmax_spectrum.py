@@ -25,24 +25,11 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 
-__all__ = [
-    "ENTRIES",
-    "ITERATIONS",
-    "TIE",
-    "log_roots",
-    "log_roots_at",
-    "model_root",
-]
-
-
 TIE = 1e-13  # neighbours this close in the logarithm enclose their root tightly enough
-
 
 ITERATIONS = 60  # a guard; 4 to 8 are used
 
-
 ENTRIES = 100_000  # size of the temporaries
-
 
 _REMAINDER = 1e-13  # of a quadratically convergent step: its square over the distance to the nearer end
 
@@ -115,29 +102,21 @@ def _direct(x: FloatArray, rank: IntArray) -> FloatArray:
 
 _INNER = 3  # poles on either side of a root that are never expanded
 
-
 _SPREAD = 1200.0  # log-spread up to which a fits into doubles
-
 
 _ERROR = 3e-11  # bound on the error in log t that expansion and interpolant may cause
 
-
 _SMALLEST = 96  # shorter vectors have nothing far
 
-
 _BATCH = 256  # vectors at a time; they stand on the last axis, so that inner loops are long
-
 
 # (roots, near poles on either side, Chebyshev nodes) of groups and of the blocks they are cut into, from each end
 # inwards. The spacing of the extreme tokens varies strongly, so blocks there are short. The last entries repeat.
 _END_GROUP = (30, 90, 26)
 
-
 _END_BLOCKS = ((2, 16, 22), (4, 20, 22), (8, 24, 22), (16, 24, 18))
 
-
 _GROUP = (120, 100, 20)
-
 
 _BLOCK = (24, 24, 16)
 

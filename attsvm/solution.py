@@ -32,22 +32,12 @@ from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.certificate import counted
 from attsvm.solvers.certify.ranks import count_above, rank_tolerance
 
-__all__ = [
-    "SUPPORT_TOLERANCE",
-    "ResultView",
-    "Solution",
-    "SolutionBatch",
-    "conflict_in_words",
-    "unit_matrices",
-]
-
 
 def unit_matrices(A: npt.ArrayLike) -> FloatArray:
     """Matrices divided by their Frobenius norms, also where the norms overflow or underflow; NaN for zero matrices.
 
     Examples
     --------
-    >>> from attsvm.solution import unit_matrices
     >>> unit_matrices([[3e300, 4e300]])
     array([[0.6, 0.8]])
     """
@@ -68,7 +58,6 @@ def conflict_in_words(
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.solution import conflict_in_words
     >>> problem = attsvm.AttentionProblem([[[1.0], [1.0]]], Z=[[1.0]])
     >>> solution = attsvm.att_svm(problem, [0])
     >>> conflict_in_words(problem, solution.rows, solution.certificate.farkas)

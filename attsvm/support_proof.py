@@ -32,9 +32,6 @@ from attsvm.solvers.deadline import late
 from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm, exact_least_norm, exact_rows
 from attsvm.solvers.margin_problem import EitherProblem, is_batch
 
-__all__ = ["MarginBounds", "carries_weight_outside", "margin_bounds", "on_margin", "solve_exactly", "upper_norm"]
-
-
 # The bounds below are evaluated in float64 themselves; this covers their own roundings.
 _SLACK = 1.0 + 1e-6
 # Added to the diagonal of unit Gram matrices: dependent rows then cost a tiny residual, which is measured, no failure.
@@ -98,7 +95,6 @@ def upper_norm(certificate: Certificate | CertificateBatch) -> FloatArray:
     Examples
     --------
     >>> from attsvm.solvers import MarginProblem, solve
-    >>> from attsvm.support_proof import upper_norm
     >>> found = solve(MarginProblem([[2.0]], [[1.0]], [0]))
     >>> bool(0.5 <= upper_norm(found.certificate) < 0.5 + 1e-12)
     True
@@ -127,7 +123,6 @@ def margin_bounds(
     Examples
     --------
     >>> from attsvm.solvers import MarginProblem, solve
-    >>> from attsvm.support_proof import margin_bounds
     >>> rows = MarginProblem([[2.0, 1.0], [1.0, 0.0]], [[3.0]], [0, 0])
     >>> found = solve(rows)
     >>> bounds = margin_bounds(rows, found.W, found.certificate)
@@ -195,7 +190,6 @@ def carries_weight_outside(
     --------
     >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem, solve
-    >>> from attsvm.support_proof import carries_weight_outside, margin_bounds
     >>> rows = MarginProblem(np.eye(2), [[1.0]], [0, 0])
     >>> found = solve(rows)
     >>> bounds = margin_bounds(rows, found.W, found.certificate)
@@ -263,7 +257,6 @@ def on_margin(problem: EitherProblem, bounds: MarginBounds) -> BoolArray:
     Examples
     --------
     >>> from attsvm.solvers import MarginProblem, solve
-    >>> from attsvm.support_proof import margin_bounds, on_margin
     >>> rows = MarginProblem([[2.0, 1.0], [1.0, 0.0]], [[3.0]], [0, 0])
     >>> found = solve(rows)
     >>> on_margin(rows, margin_bounds(rows, found.W, found.certificate))
@@ -321,7 +314,6 @@ def solve_exactly(
     Examples
     --------
     >>> from attsvm.solvers import MarginProblem
-    >>> from attsvm.support_proof import solve_exactly
     >>> solve_exactly(MarginProblem([[1.0, 0.0], [1.0 + 5e-6, 1.0]], [[1.0]], [0, 0])).support
     array([ True, False])
     """

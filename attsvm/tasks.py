@@ -16,18 +16,6 @@ from attsvm.problem import AttentionProblem
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.user_input import require_finite
 
-__all__ = [
-    "FORMATS",
-    "FlatRows",
-    "RankingProblem",
-    "Task",
-    "TasksLike",
-    "is_flat",
-    "ranking_problem",
-    "read_rows",
-    "read_tasks",
-]
-
 Task: TypeAlias = tuple[npt.ArrayLike, npt.ArrayLike]
 TasksLike: TypeAlias = AttentionProblem | Sequence[Task] | npt.NDArray[Any]
 """An `AttentionProblem`, or one (candidates (T_i, dx), query (dz,)) per task: a list, or an array of objects."""
@@ -44,7 +32,6 @@ def is_flat(X: object) -> bool:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.tasks import is_flat
     >>> is_flat(np.zeros((4, 3))), is_flat([[1.0, 2.0]]), is_flat([(np.eye(2), np.ones(2))])
     (True, True, False)
     """
@@ -71,7 +58,6 @@ def read_tasks(tasks: TasksLike) -> AttentionProblem:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.tasks import read_tasks
     >>> read_tasks([(np.eye(3), np.ones(3)), (np.eye(3)[:2], np.ones(3))])
     AttentionProblem(n=2, T=3, dx=3, dz=3, no head, masked)
     """
@@ -167,7 +153,6 @@ def read_rows(X: FloatArray, qid: npt.ArrayLike | None, query: npt.NDArray[np.bo
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.tasks import read_rows
     >>> read_rows(np.eye(3), ["b", "a", "b"], np.zeros(3, dtype=bool)).group
     array([1, 0, 1])
     """
@@ -236,7 +221,6 @@ def ranking_problem(rows: FlatRows, relevance: FloatArray, weights: FloatArray, 
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.tasks import ranking_problem, read_rows
     >>> flat = read_rows(np.eye(3), [0, 0, 0], np.zeros(3, dtype=bool))
     >>> found = ranking_problem(flat, np.array([2.0, 1.0, 0.0]), np.ones(3), per_row=False)
     >>> found.wanted, found.problem.mask.astype(int)

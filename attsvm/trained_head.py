@@ -18,8 +18,6 @@ from attsvm.problem import AttentionProblem
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import freeze, real_array, require_finite, require_number
 
-__all__ = ["TrainedHead", "split_heads"]
-
 
 def _matrix(name: str, value: npt.ArrayLike) -> FloatArray:
     matrix = real_array(name, value).astype(np.float64)

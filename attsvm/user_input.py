@@ -57,7 +57,6 @@ def check_keywords(function: str, given: Iterable[str], known: Sequence[str], me
 
     Examples
     --------
-    >>> from attsvm.user_input import check_keywords
     >>> check_keywords("listed", ["modes"], ["norm", "mode"])
     Traceback (most recent call last):
     ...
@@ -76,7 +75,6 @@ def positive(name: str, value: float) -> float:
 
     Examples
     --------
-    >>> from attsvm.user_input import positive
     >>> positive("lr", 0.0)
     Traceback (most recent call last):
     ...
@@ -91,7 +89,6 @@ def require_flag(name: str, value: object) -> None:
 
     Examples
     --------
-    >>> from attsvm.user_input import require_flag
     >>> require_flag("progress", "no")
     Traceback (most recent call last):
     ...
@@ -106,7 +103,6 @@ def generator(seed: Any) -> np.random.Generator:
 
     Examples
     --------
-    >>> from attsvm.user_input import generator
     >>> generator("zero")
     Traceback (most recent call last):
     ...
@@ -122,7 +118,6 @@ def generator(seed: Any) -> np.random.Generator:
 
 AnyFloatArray = npt.NDArray[np.floating[Any]]
 
-
 # What formulas that serve NumPy and torch alike are written for.
 ArrayT = TypeVar("ArrayT", AnyFloatArray, "Tensor")
 
@@ -137,7 +132,6 @@ def namespace(array: object) -> ModuleType:
 
     Examples
     --------
-    >>> from attsvm.user_input import namespace
     >>> namespace([1.0]).__name__
     'numpy'
     """
@@ -212,7 +206,6 @@ def finite_array(name: str, value: Any, *shapes: tuple[int | str, ...]) -> npt.N
 
     Examples
     --------
-    >>> from attsvm.user_input import finite_array
     >>> finite_array("X", [[1, 2]], ("T", 2), ("B", "T", 2))
     array([[1., 2.]])
     >>> finite_array("X", [1, 2], ("T", 2), ("B", "T", 2))
@@ -242,7 +235,6 @@ def short(array: npt.NDArray[Any]) -> str:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.user_input import short
     >>> short(np.arange(3)), short(np.ones((5, 7)))
     ('array([0, 1, 2])', '<5 x 7 float64>')
     """
@@ -265,7 +257,6 @@ def own(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.user_input import own
     >>> given = np.zeros(3)
     >>> kept = own(given)
     >>> given[:] = 1.0

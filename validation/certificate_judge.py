@@ -32,19 +32,6 @@ from attsvm.solvers.exact import ExactRows, exact_feasibility, exact_least_norm,
 from attsvm.solvers.exact.measures import norm_enclosure
 from attsvm.solvers.exact.rows import rational, rational_matrix
 
-__all__ = [
-    "CHECKER",
-    "HONEST",
-    "MUTATIONS",
-    "Drawn",
-    "checker",
-    "fraction",
-    "honest",
-    "rows_of_record",
-    "truth",
-    "verdict",
-]
-
 Drawn = dict[str, Any]
 
 CHECKER = Path(__file__).resolve().parents[1] / "tools" / "check_certificate.py"
@@ -68,7 +55,6 @@ def verdict(record: Drawn) -> str:
 
     Examples
     --------
-    >>> from attsvm.validation.certificate_judge import honest, verdict
     >>> record = honest("frobenius", seed=0)
     >>> verdict(record)[:8], verdict(record | {"version": 2})
     ('accepted', 'no certificate: version 2; this checker reads 1')
@@ -179,7 +165,6 @@ def honest(kind: str, seed: int) -> Drawn:
 
     Examples
     --------
-    >>> from attsvm.validation.certificate_judge import honest
     >>> [claim["claim"] for claim in honest("planted rank", seed=1)["claims"]]
     ['optimal', 'rank']
     """
@@ -194,7 +179,6 @@ def fraction(text: str | int) -> Fraction:
 
     Examples
     --------
-    >>> from attsvm.validation.certificate_judge import fraction
     >>> fraction("-0x3p-2"), fraction("0x1/0x3"), fraction("12")
     (Fraction(-3, 4), Fraction(1, 3), Fraction(12, 1))
     """
@@ -221,7 +205,6 @@ def rows_of_record(record: Drawn) -> ExactRows:
 
     Examples
     --------
-    >>> from attsvm.validation.certificate_judge import honest, rows_of_record
     >>> record = honest("frobenius", seed=0)
     >>> rows_of_record(record).m == len(record["multipliers"])
     True
@@ -374,7 +357,6 @@ def truth(record: Drawn) -> str:
 
     Examples
     --------
-    >>> from attsvm.validation.certificate_judge import honest, truth
     >>> truth(honest("infeasible", seed=0)), truth(honest("locally optimal", seed=0))
     ('true', 'true')
     """
@@ -595,8 +577,6 @@ def mutated(record: Drawn, name: str, rng: np.random.Generator) -> Drawn | None:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.certificate_judge import honest, mutated, truth, verdict
     >>> changed = mutated(honest("frobenius", seed=0), "W 1 % longer", np.random.default_rng(0))
     >>> truth(changed), verdict(changed)
     ('false', 'refused: the multipliers do not prove the gap')

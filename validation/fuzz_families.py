@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator
 
+from attsvm.generate import random_points
 from attsvm.heads import LinearHead
 from attsvm.problem import AttentionProblem
 from attsvm.selection import SelectedSets, Selection
 from attsvm.user_input import AnyFloatArray
-
-__all__ = ["FAMILIES", "FuzzCase", "draw_group", "stack_cases"]
 
 _MAX_REDRAWS = 100
 
@@ -57,11 +56,6 @@ def _labels(rng: Generator, n: int) -> npt.NDArray[np.float64]:
     return rng.choice([-1.0, 1.0], size=n)
 
 
-def _unit(rng: Generator, shape: tuple[int, ...]) -> AnyFloatArray:
-    points = rng.standard_normal(shape)
-    return np.asarray(points / np.linalg.norm(points, axis=-1, keepdims=True), dtype=np.float64)
-
-
 def _cross(rng: Generator, X: AnyFloatArray, Z: AnyFloatArray) -> AttentionProblem:
     """Tokens and queries with random labels and a random linear head."""
     return AttentionProblem(X, _labels(rng, len(X)), Z, LinearHead(rng.standard_normal(X.shape[-1:])))
@@ -69,7 +63,7 @@ def _cross(rng: Generator, X: AnyFloatArray, Z: AnyFloatArray) -> AttentionProbl
 
 def _sphere(rng: Generator, sizes: Generator) -> AttentionProblem:
     n, T, d = _sizes(sizes)
-    return _cross(rng, _unit(rng, (n, T, d)), _unit(rng, (n, d)))
+    return _cross(rng, random_points(rng, (n, T, d)), random_points(rng, (n, d)))
 
 
 def _gaussian(rng: Generator, sizes: Generator) -> AttentionProblem:
@@ -100,10 +94,10 @@ def _low_rank(rng: Generator, sizes: Generator) -> AttentionProblem:
 def _near_duplicates(rng: Generator, sizes: Generator) -> AttentionProblem:
     """Tokens, and sometimes queries, at distance 1e-6 to 1e-12 of one another."""
     n, T, d = _sizes(sizes)
-    X, Z = _unit(rng, (n, T, d)), _unit(rng, (n, d))
+    X, Z = random_points(rng, (n, T, d)), random_points(rng, (n, d))
     copies = rng.random((n, T)) < 0.5
     distance = 10.0 ** rng.uniform(-12, -6, (n, T, 1))
-    X = np.where(copies[..., None], X[:, :1] + distance * _unit(rng, (n, T, d)), X)
+    X = np.where(copies[..., None], X[:, :1] + distance * random_points(rng, (n, T, d)), X)
     if rng.random() < 0.4:
         Z = Z[:1] + 10.0 ** rng.uniform(-12, -6, (n, 1)) * Z
     return _cross(rng, X, Z)
@@ -163,7 +157,7 @@ def _masks(rng: Generator, sizes: Generator) -> AttentionProblem:
     several = sizes.random() < 0.5
     shape = (n, K) if several else (n,)
     head = LinearHead(rng.standard_normal(d))
-    X, Z = _unit(rng, (n, T, d)), _unit(rng, (*shape, d))
+    X, Z = random_points(rng, (n, T, d)), random_points(rng, (*shape, d))
     return AttentionProblem(X, _labels(rng, n), Z, head, _random_mask(rng, (*shape, T)))
 
 
@@ -178,12 +172,12 @@ def _ragged(rng: Generator, sizes: Generator) -> AttentionProblem:
 
 def _several_queries(rng: Generator, sizes: Generator) -> AttentionProblem:
     n, T, d = int(sizes.integers(1, 4)), int(sizes.integers(2, 5)), int(sizes.integers(2, 7))
-    return _cross(rng, _unit(rng, (n, T, d)), _unit(rng, (n, int(sizes.integers(1, 4)), d)))
+    return _cross(rng, random_points(rng, (n, T, d)), random_points(rng, (n, int(sizes.integers(1, 4)), d)))
 
 
 def _causal(rng: Generator, sizes: Generator) -> AttentionProblem:
     n, T, d = int(sizes.integers(1, 4)), int(sizes.integers(2, 5)), int(sizes.integers(2, 7))
-    X = _unit(rng, (n, T, d))
+    X = random_points(rng, (n, T, d))
     return AttentionProblem.sequences(X, _labels(rng, n), LinearHead(rng.standard_normal(d)), causal=True)
 
 
@@ -284,7 +278,6 @@ def draw_group(family: str, seed: int, size: int) -> list[FuzzCase]:
 
     Examples
     --------
-    >>> from attsvm.validation.fuzz_families import draw_group
     >>> len({case.problem.X.shape for case in draw_group("sphere", 0, 5)})
     1
     """
@@ -314,7 +307,6 @@ def stack_cases(cases: Sequence[FuzzCase]) -> tuple[AttentionProblem, npt.NDArra
 
     Examples
     --------
-    >>> from attsvm.validation.fuzz_families import draw_group, stack_cases
     >>> batch, selections = stack_cases(draw_group("masks", 1, 3))
     >>> batch.batch, len(selections)
     (3, 3)

@@ -52,19 +52,6 @@ from attsvm.validation.fuzz_families import FuzzCase
 if TYPE_CHECKING:
     from flint import fmpq
 
-__all__ = [
-    "KINDS",
-    "LISTED_UP_TO",
-    "Judge",
-    "JudgeError",
-    "PlainRows",
-    "against_listings",
-    "enclosure_of",
-    "plain_rows",
-    "plain_scores",
-    "selections_of",
-]
-
 
 def _fractions(values: Any) -> list[Fraction]:
     return [Fraction(float(x)) for x in np.asarray(values).ravel()]
@@ -151,7 +138,6 @@ def plain_rows(case: FuzzCase) -> PlainRows:
     Examples
     --------
     >>> from attsvm.validation.fuzz_families import draw_group
-    >>> from attsvm.validation.fuzz_judge import plain_rows
     >>> rows = plain_rows(draw_group("integer", 0, 1)[0])
     >>> rows.m == len(rows.left), all(x.denominator == 1 for a in rows.left for x in a)
     (True, True)
@@ -184,7 +170,6 @@ def plain_scores(problem: AttentionProblem) -> list[list[Fraction]]:
     Examples
     --------
     >>> from attsvm.validation.fuzz_families import draw_group
-    >>> from attsvm.validation.fuzz_judge import plain_scores
     >>> case = draw_group("ties", 0, 1)[0]
     >>> len(plain_scores(case.problem)) == case.problem.n
     True
@@ -218,7 +203,6 @@ KINDS = {
     "crash": "an exception or a warning",
 }
 
-
 # A radius or a margin this far inside the tolerance of the support decides every support token.
 _CLEAR = 0.1
 
@@ -241,9 +225,7 @@ class Judge:
 
     Examples
     --------
-    >>> import attsvm
     >>> from attsvm.validation.fuzz_families import draw_group
-    >>> from attsvm.validation.fuzz_judge import Judge
     >>> case = draw_group("gaussian", 0, 1)[0]
     >>> list(Judge(case).against(attsvm.att_svm(case.problem, case.selection)))
     []
@@ -414,9 +396,6 @@ def enclosure_of(rows: ExactRows, W: AnyFloatArray, multipliers: AnyFloatArray) 
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.solvers.exact import exact_rows
-    >>> from attsvm.validation.fuzz_judge import enclosure_of
     >>> enclosure_of(exact_rows([[2.0]], [[1.0]], [0]), np.array([[0.25]]), np.array([0.5])).norm[1].__round__(9)
     0.5
     """
@@ -453,14 +432,11 @@ def _against_rank(solution: Solution, other: NuclearEnclosure) -> Iterator[tuple
 # Selections of a problem up to which all of them are judged.
 LISTED_UP_TO = 27
 
-
 # A margin this near to 1 in both solutions of a problem cannot be proved to lie beyond it, one this far not on it.
 _ON, _OFF = 1e-9, 1e-2
 
-
 # One of so many seeds is listed by the best-first search, too.
 _SEARCHED = 4
-
 
 # Norms below have few digits in float64.
 _NORMAL = 1e-300
@@ -472,7 +448,6 @@ def selections_of(case: FuzzCase) -> list[FuzzCase]:
     Examples
     --------
     >>> from attsvm.validation.fuzz_families import draw_group
-    >>> from attsvm.validation.fuzz_judge import selections_of
     >>> case = draw_group("sphere", 3, 1)[0]
     >>> len(selections_of(case)) == case.problem.T ** case.problem.n
     True
@@ -495,7 +470,6 @@ def against_listings(case: FuzzCase) -> Iterator[tuple[str, str]]:
     Examples
     --------
     >>> from attsvm.validation.fuzz_families import draw_group
-    >>> from attsvm.validation.fuzz_judge import against_listings
     >>> list(against_listings(draw_group("ties", 1, 1)[0]))
     []
     """

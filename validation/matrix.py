@@ -19,41 +19,9 @@ from zlib import crc32
 import numpy as np
 
 import attsvm
+from attsvm.generate import random_points
 from attsvm.solvers import SOLVERS, MarginProblem, get_norm
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-
-__all__ = [
-    "EXPRESSIONS",
-    "FORMS",
-    "KINDS",
-    "MARGINS",
-    "NORM_NAMES",
-    "SIZES",
-    "VALUES",
-    "Answer",
-    "Combination",
-    "Constraints",
-    "Instance",
-    "Margin",
-    "Outcome",
-    "Reference",
-    "answers",
-    "check",
-    "combinations",
-    "constraints_of",
-    "drawn",
-    "faults_of",
-    "instances",
-    "model",
-    "objective",
-    "pairs_of",
-    "problem_of",
-    "reference",
-    "run",
-    "sample",
-    "solved",
-    "solver_names",
-]
 
 
 @dataclass(frozen=True)
@@ -168,14 +136,13 @@ def drawn(kind: str, size: str | tuple[int, int, int, int], seed: int, *, wrong:
 
     Examples
     --------
-    >>> from attsvm.validation.matrix import drawn
     >>> drawn("att", "few", 0, wrong=False).X.shape
     (6, 8, 10)
     """
     rng = np.random.default_rng(seed)
     n, T, dx, dz = (_CAUSAL_SIZES if kind == "causal" else SIZES)[size] if isinstance(size, str) else size
-    X, W = _unit(rng, (n, T, dx)), rng.standard_normal((dx, dz))
-    Z = X if kind == "causal" else _unit(rng, (n, dz))
+    X, W = random_points(rng, (n, T, dx)), rng.standard_normal((dx, dz))
+    Z = X if kind == "causal" else random_points(rng, (n, dz))
     mask = _ragged(rng, n, T) if kind in ("att", "gen", "finite") else None
     offset = rng.standard_normal((n, T)) if kind == "offset" else None
     plain = Instance(kind, X, Z, mask, np.zeros((*Z.shape[:-1], T), dtype=bool), 1.0)
@@ -196,11 +163,6 @@ def drawn(kind: str, size: str | tuple[int, int, int, int], seed: int, *, wrong:
         rng.uniform(0.05, 1.0, members.shape) if kind == "finite" else None,
         W + rng.standard_normal(W.shape) if kind == "prior" else None,
     )  # fmt: skip
-
-
-def _unit(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
-    x = rng.standard_normal(shape)
-    return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))
 
 
 def _ragged(rng: np.random.Generator, n: int, T: int) -> BoolArray:
@@ -246,7 +208,6 @@ def constraints_of(instance: Instance, all_pairs: bool = False) -> Constraints:
 
     Examples
     --------
-    >>> from attsvm.validation.matrix import constraints_of, drawn
     >>> constraints_of(drawn("prior", "few", 0, wrong=False)).features.shape
     (42, 90)
     """
@@ -277,8 +238,6 @@ def objective(instance: Instance, norm: str, margin: Margin, W: FloatArray) -> f
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.matrix import Margin, drawn, objective
     >>> instance = drawn("att", "few", 0, wrong=True)
     >>> round(objective(instance, "l1", Margin("hinge", "query"), np.zeros((10, 9))) / instance.C, 9)
     6.0
@@ -309,7 +268,6 @@ def reference(instance: Instance, norm: str, margin: Margin) -> Reference:
 
     Examples
     --------
-    >>> from attsvm.validation.matrix import Margin, drawn, reference
     >>> reference(drawn("finite", "many", 0, wrong=False), "l1", Margin()).feasible
     False
     """
@@ -393,7 +351,6 @@ class Combination:
 
     Examples
     --------
-    >>> from attsvm.validation.matrix import Combination
     >>> str(Combination("l1", "hard", "att", "few", "one"))
     'l1, hard, att, few, one, auto'
     """
@@ -448,7 +405,6 @@ def solver_names(norm: str, margin: str) -> list[str]:
 
     Examples
     --------
-    >>> from attsvm.validation.matrix import solver_names
     >>> "active_set" in solver_names("frobenius", "hard")
     True
     """
@@ -463,7 +419,6 @@ def combinations() -> list[Combination]:
 
     Examples
     --------
-    >>> from attsvm.validation.matrix import combinations
     >>> len([c for c in combinations() if c.solver == "auto"])
     1260
     """
@@ -485,7 +440,6 @@ def sample(count: int, seed: int = 0) -> list[Combination]:
 
     Examples
     --------
-    >>> from attsvm.validation.matrix import sample
     >>> sample(150) == sample(150)
     True
     """
@@ -533,8 +487,6 @@ def problem_of(given: Sequence[Instance], form: str) -> attsvm.AttentionProblem:
 
     Examples
     --------
-    >>> from attsvm.validation.matrix import problem_of
-    >>> from attsvm.validation.matrix import drawn
     >>> problem_of([drawn("att", "few", seed, wrong=False) for seed in range(3)], "batch")
     AttentionProblem(batch=3, n=6, T=8, dx=10, dz=9, no head, masked)
     """
@@ -575,8 +527,6 @@ def answers(given: Sequence[Instance], norm: str, margin: Margin, form: str, sol
 
     Examples
     --------
-    >>> from attsvm.validation.matrix import MARGINS, answers
-    >>> from attsvm.validation.matrix import drawn
     >>> answers([drawn("att", "few", 1, wrong=False)], "frobenius", MARGINS["hard"], "one")[0].status
     'optimal'
     """
@@ -593,8 +543,6 @@ def faults_of(instance: Instance, norm: str, margin: Margin, answer: Answer, kno
 
     Examples
     --------
-    >>> from attsvm.validation.matrix import MARGINS, Answer, faults_of
-    >>> from attsvm.validation.matrix import drawn, reference
     >>> instance = drawn("att", "few", 1, wrong=False)
     >>> known = reference(instance, "l1", MARGINS["hard"])
     >>> faults_of(instance, "l1", MARGINS["hard"], Answer("optimal", 0.5 * known.W, False), known)[1]
@@ -630,7 +578,6 @@ def check(combination: Combination, solver: str | None = None) -> Outcome:
 
     Examples
     --------
-    >>> from attsvm.validation.matrix import Combination, check
     >>> check(Combination("frobenius", "hard", "att", "few", "one")).faults
     ()
     """
@@ -657,7 +604,6 @@ def run(
 
     Examples
     --------
-    >>> from attsvm.validation.matrix import run, sample
     >>> len(run(sample(150)[:2], solver="cvxpy"))
     2
     """

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-__all__ = ["picture_faults"]
-
 _REPR = re.compile(r"<[\w.]+(?: object)? (?:at 0x|of )|\bnan\b|\bdtype=|array\(")
 # Boxes of text have some air around the letters: overlaps of less are not seen.
 _AIR = 0.18
@@ -36,7 +34,6 @@ def picture_faults(figure: Figure) -> list[str]:
     >>> import matplotlib
     >>> matplotlib.use("Agg")
     >>> from matplotlib import pyplot
-    >>> from attsvm.validation.pictures import picture_faults
     >>> figure, (left, right) = pyplot.subplots(1, 2)
     >>> _ = left.plot([1, 2])
     >>> picture_faults(figure)

@@ -30,32 +30,6 @@ from attsvm.solvers.memory import MemoryLimitError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-__all__ = [
-    "Debug",
-    "Device",
-    "File",
-    "Index",
-    "Json",
-    "Quiet",
-    "Seed",
-    "Tokens",
-    "check_device",
-    "check_out",
-    "close",
-    "each_problem",
-    "in_options",
-    "open_problem",
-    "open_whole",
-    "open_with",
-    "print_json",
-    "progress_bar",
-    "read_tokens",
-    "run_app",
-    "show_progress",
-    "told_progress",
-    "working",
-]
-
 _KEYWORD = re.compile(r"\b([A-Za-z_]+) ?= ?(?:'([^']*)'|\"([^\"]*)\"|([\w.+-]+))")
 
 
@@ -70,7 +44,6 @@ def in_options(text: str, options: set[str]) -> str:
 
     Examples
     --------
-    >>> from attsvm.cli.command_support import in_options
     >>> in_options("mode='search' looks for the best few: pass top=k", {"--mode", "--top"})
     '--mode search looks for the best few: pass --top k'
     >>> in_options("steps must be an integer >= 0, got -1", {"--steps"})
@@ -191,27 +164,20 @@ File = Annotated[
     Path, typer.Argument(metavar="FILE", help="Problem file, .npz or .safetensors (attsvm new writes one).")
 ]
 
-
 Index = Annotated[int | None, typer.Option("--index", help="Which problem of a file that holds a batch.")]
-
 
 Tokens = Annotated[
     str | None,
     typer.Option("--selection", help="Tokens: 2,0,1 (K queries 2,0;1,1) or optimal [the file's]."),
 ]
 
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-
 
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 
-
 Device = Annotated[str | None, typer.Option("--device", help="Torch device of training, e.g. cuda.")]
 
-
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print neither tables nor progress.")]
-
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
@@ -285,7 +251,6 @@ def read_tokens(text: str | None, file: ProblemFile) -> Selection | None:
     --------
     >>> from pathlib import Path
     >>> import attsvm
-    >>> from attsvm.cli.command_support import read_tokens
     >>> from attsvm.files import ProblemFile
     >>> file = ProblemFile(Path("p.npz"), attsvm.random_problem(n=2, T=3, d=4, seed=0), None)
     >>> read_tokens("2,0", file).indices
@@ -316,7 +281,6 @@ def check_out(option: str, path: Path | None, *suffixes: str) -> None:
     Examples
     --------
     >>> from pathlib import Path
-    >>> from attsvm.cli.command_support import check_out
     >>> check_out("--out", Path("run.txt"), ".npz")
     Traceback (most recent call last):
     ...

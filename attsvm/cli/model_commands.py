@@ -12,8 +12,6 @@ import typer
 
 from attsvm.cli.command_support import Debug, Json, Quiet, Seed
 
-__all__ = ["patch_command", "probe_command", "read_pairs"]
-
 
 def probe_command(
     model: Annotated[
@@ -252,7 +250,6 @@ def read_pairs(
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from attsvm.cli.model_commands import read_pairs
     >>> file = Path(tempfile.mkdtemp()) / "golden.csv"
     >>> _ = file.write_text("query,document\n0,5\n1,7,9\n")
     >>> read_pairs("--golden", file, (None, None)), read_pairs("--failures", file, (None, None))

@@ -30,18 +30,6 @@ if TYPE_CHECKING:
     from attsvm.exact_tokens import ExactListing
     from attsvm.problem import AttentionProblem
 
-__all__ = [
-    "HeadKind",
-    "Kind",
-    "Mode",
-    "Norm",
-    "diagnose_command",
-    "enumerate_command",
-    "example_problem",
-    "new_command",
-    "solve_command",
-]
-
 
 class Kind(StrEnum):
     """Where the queries come from."""
@@ -65,7 +53,6 @@ def example_problem(kind: Kind, head: HeadKind, seed: int, **sizes: Any) -> atts
 
     Examples
     --------
-    >>> from attsvm.cli.problem_commands import HeadKind, Kind, example_problem
     >>> type(example_problem(Kind.CAUSAL, HeadKind.RELU, seed=0, n=2, T=3, d=4).head).__name__
     'ReluHead'
     """

@@ -29,18 +29,6 @@ if TYPE_CHECKING:
     from attsvm.problem import AttentionProblem
     from attsvm.training import Run
 
-__all__ = [
-    "Demo",
-    "Parameterization",
-    "compare_command",
-    "demo_command",
-    "demo_record",
-    "make_demo",
-    "report_command",
-    "train_command",
-    "train_problem",
-]
-
 
 class Parameterization(StrEnum):
     """What is trained."""
@@ -375,7 +363,6 @@ def make_demo(n: int, T: int, d: int, seed: int, steps: int, progress: bool = Fa
 
     Examples
     --------
-    >>> from attsvm.cli.run_commands import make_demo
     >>> demo = make_demo(n=2, T=3, d=4, seed=0, steps=10)
     >>> [report.run.parameterization for report in demo.reports]
     ['W', 'KQ']
@@ -395,7 +382,6 @@ def demo_record(demo: Demo) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from attsvm.cli.run_commands import demo_record, make_demo
     >>> sorted(demo_record(make_demo(n=2, T=3, d=4, seed=0, steps=0))["solutions"])
     ['frobenius', 'nuclear']
     """

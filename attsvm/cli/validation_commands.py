@@ -29,12 +29,6 @@ if TYPE_CHECKING:
     from attsvm.validation.ledger.claim_record import Claim
     from attsvm.validation.ledger.mutate import Mutation
 
-__all__ = [
-    "bench_command",
-    "claims_command",
-    "validate_command",
-]
-
 
 def bench_command(
     only: Annotated[

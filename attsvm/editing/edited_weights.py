@@ -15,7 +15,7 @@ import copy
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -31,15 +31,7 @@ if TYPE_CHECKING:
     from attsvm.editing.smallest_edit import Edit
     from attsvm.probing.model_weights import Projections
 
-__all__ = [
-    "apply_to",
-    "edit_file",
-    "write_adapter",
-]
-
-
 ModuleT = TypeVar("ModuleT", bound="torch.nn.Module")
-
 
 # Weights that agree with those of the edited head to this share of the largest are the same up to their dtype.
 _SAME = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
@@ -108,32 +100,6 @@ def _compare(name: str, stored: torch.Tensor, expected: FloatArray) -> None:
         raise ValueError(
             f"{name} does not hold the weights that the edit was computed for: another layer, head or model"
         )
-
-
-@overload
-def apply_to(
-    edit: Edit,
-    target: ModuleT,
-    *,
-    layer: str | None = ...,
-    head: int | None = ...,
-    check: bool = ...,
-    inplace: bool = ...,
-    shared: bool = ...,
-) -> ModuleT: ...
-
-
-@overload
-def apply_to(
-    edit: Edit,
-    target: Mapping[str, torch.Tensor],
-    *,
-    layer: str | None = ...,
-    head: int | None = ...,
-    check: bool = ...,
-    inplace: bool = ...,
-    shared: bool = ...,
-) -> dict[str, torch.Tensor]: ...
 
 
 def apply_to(

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from attsvm.attention import likeliest
 from attsvm.export import balanced_factors
 from attsvm.margin_options import DEFAULTS, AttSvmOptions, MarginOptions, check_options, method_options, takes
-from attsvm.problem import AttentionProblem, require_problem
+from attsvm.problem import AttentionProblem, require_problem, require_single
 from attsvm.records import html_table
 from attsvm.selection import Selection, SelectionLike
 from attsvm.selection_rows import AttentionRows, selection_rows
@@ -41,20 +41,7 @@ if TYPE_CHECKING:
     from attsvm.editing.edited_weights import ModuleT
     from attsvm.trained_head import TrainedHead
 
-__all__ = [
-    "Demand",
-    "Demands",
-    "Edit",
-    "KeepLike",
-    "edit",
-    "read_demands",
-    "rows_for",
-    "scales_of",
-]
-
-
 KeepLike: TypeAlias = bool | npt.ArrayLike | AttentionProblem | tuple[AttentionProblem, SelectionLike] | None
-
 
 """True or a mask (queries of the problem), another problem, or a problem with its selection."""
 
@@ -133,9 +120,7 @@ def read_demands(
     W0: FloatArray, problem: AttentionProblem, selection: npt.ArrayLike | Selection, margin: float, keep: KeepLike
 ) -> Demands:
     """Rows of what should be selected (-1: nothing is asked of a query), then of what must be kept."""
-    given = require_problem(problem)
-    if given.batch is not None:
-        raise ValueError("edit takes one problem; index the batch first, e.g. problem[0]")
+    given = require_single(problem, "edit takes one problem")
     require_number("margin", margin, "a positive number", low=0.0)
     wanted = _wanted(given, selection)
     asked = wanted >= 0
@@ -273,7 +258,6 @@ def _scaled(rows: MarginProblem, scales: FloatArray) -> MarginProblem:
 
 
 Of = Literal["W", "K", "Q"]
-
 
 # Multipliers below this share of the largest belong to rows that drive nothing.
 _DRIVES = 1e-9

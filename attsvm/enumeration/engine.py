@@ -23,8 +23,6 @@ from attsvm.solvers import deadline
 from attsvm.solvers.arrays import IntArray
 from attsvm.solvers.deadline import late, within
 
-__all__ = ["Budget", "Engine", "run"]
-
 # Seconds between two savings: writing must not cost more than computing again.
 _TELL_EVERY = 10.0  # seconds between two lines of progress in a file
 _SAVE_EVERY = 2.0
@@ -46,6 +44,7 @@ class Engine(ABC):
     """
 
     mode: str
+    top: int | None
 
     def __init__(self, space: SelectionSpace, norm: str) -> None:
         self.space, self.norm = space, norm
@@ -74,8 +73,8 @@ class Engine(ABC):
         return 0.0, f"{len(self.found)} found"
 
     def best(self) -> list[LocalOptimum]:
-        """What was found, largest margin first; ties in order of the tokens."""
-        return sorted(self.found.values(), key=lambda item: (item.norm, item.tokens))
+        """What was found, all or the first ``top``: largest margin first, ties in order of the tokens."""
+        return sorted(self.found.values(), key=lambda item: (item.norm, item.tokens))[: self.top]
 
     def record(self, selections: IntArray, verdicts: Verdicts) -> list[LocalOptimum]:
         """Keep the locally optimal and the undecided among these selections; return the new ones."""
@@ -236,7 +235,6 @@ def run(engine: Engine, budget: Budget, progress: bool, checkpoint: Path | None)
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.enumeration.engine import Budget, run
     >>> from attsvm.enumeration.selection_search import Exhaustive
     >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))

@@ -33,15 +33,6 @@ if TYPE_CHECKING:
     from attsvm.enumeration.selection_space import LocalOptima
     from attsvm.problem import AttentionProblem
 
-__all__ = [
-    "EXHAUSTIVE_LIMIT",
-    "Mode",
-    "iter_locally_optimal",
-    "listing_record",
-    "locally_optimal_selections",
-    "save_listing",
-]
-
 # Low rows of so many selections are solved at once.
 _AT_ONCE = 2048
 
@@ -93,7 +84,6 @@ def listing_record(found: LocalOptima) -> Record:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.enumeration.listing import listing_record
     >>> record = listing_record(attsvm.locally_optimal_selections(attsvm.random_problem(n=2, T=3, d=3, seed=0)))
     >>> record["claims"][0]["claim"], len(record["claims"][0]["selections"]), len(record["proofs"])
     ('complete listing', 2, 9)

@@ -28,13 +28,6 @@ from attsvm.heads import ConcaveHead, LinearHead, ReluHead
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.deadline import OutOfTime, late, require_time, seconds_left
 
-__all__ = [
-    "BestFirst",
-    "Exhaustive",
-    "Swaps",
-]
-
-
 # -- all selections ----------------------------------------------------------------------------------------------------
 
 # Selections per step: a second of work at most, and far above what makes a batch efficient.
@@ -57,7 +50,6 @@ class Exhaustive(Engine):
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.enumeration.selection_search import Exhaustive
     >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> engine = Exhaustive(SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5)), "frobenius")
     >>> len(engine.advance()), engine.done, engine.counts.solves
@@ -152,10 +144,6 @@ class Exhaustive(Engine):
             return 0.0, "0 found"
         return self.next / max(self.total, 1), f"{self.next:,} of {self.total:,} solved, {len(self.found)} found"
 
-    def best(self) -> list[LocalOptimum]:
-        """All, or the first ``top``."""
-        return super().best()[: self.top]
-
     def settings(self) -> dict[str, Any]:
         """Nothing but the problem and the norm matters."""
         return {}
@@ -197,7 +185,6 @@ class BestFirst(Engine):
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.enumeration.selection_search import BestFirst
     >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
     >>> engine = BestFirst(space, "frobenius", top=1, seed=0)
@@ -208,6 +195,7 @@ class BestFirst(Engine):
     """
 
     mode = "search"
+    top: int
 
     def __init__(self, space: SelectionSpace, norm: str, top: int, seed: int) -> None:
         super().__init__(space, norm)
@@ -271,10 +259,6 @@ class BestFirst(Engine):
         last = f"{best[-1].margin:.4f}" if best else "none"
         text = f"{self.counts.nodes:,} nodes, {len(self._open):,} open, {len(best)} found"
         return 0.0, f"{text}, last margin {last}, bound {self.bound:.4f}"
-
-    def best(self) -> list[LocalOptimum]:
-        """The first ``top``."""
-        return super().best()[: self.top]
 
     # -- search -----------------------------------------------------------------------------------
 
@@ -422,7 +406,6 @@ class Swaps(Engine):
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.enumeration.selection_search import Swaps
     >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> engine = Swaps(SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5)), "frobenius", seed=0)
     >>> while not engine.done:
@@ -548,10 +531,6 @@ class Swaps(Engine):
     def progress(self) -> tuple[float, str]:
         """Rounds so far."""
         return 0.0, f"round {self.round}, {len(self.found)} found"
-
-    def best(self) -> list[LocalOptimum]:
-        """All, or the first ``top``."""
-        return super().best()[: self.top]
 
     def settings(self) -> dict[str, Any]:
         """The random climbs are part of the identity."""

@@ -53,16 +53,6 @@ from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm
 from attsvm.solvers.exact.measures import root_bounds
 from attsvm.support_proof import margin_bounds, on_margin, solve_exactly
 
-__all__ = [
-    "CompletionBound",
-    "Support",
-    "Verdicts",
-    "full_verdicts",
-    "lower_verdicts",
-    "partial_norms",
-]
-
-
 # -- verdicts on selections --------------------------------------------------------------------------------------------
 
 # Rows from which on other norms are solved one by one, and a proof of infeasibility in the Frobenius norm saves time.
@@ -147,7 +137,6 @@ def full_verdicts(
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.enumeration.selection_solves import full_verdicts
     >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
     >>> int(full_verdicts(space, space.selections(0, 64), "frobenius").locally_optimal.sum())
@@ -200,7 +189,6 @@ def lower_verdicts(space: SelectionSpace, selections: IntArray) -> Verdicts:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.enumeration.selection_solves import lower_verdicts
     >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
     >>> int(lower_verdicts(space, space.selections(0, 64)).locally_optimal.sum())
@@ -386,7 +374,6 @@ def partial_norms(space: SelectionSpace, partial: IntArray, queries: IntArray, n
     --------
     >>> import numpy as np
     >>> import attsvm
-    >>> from attsvm.enumeration.selection_solves import partial_norms
     >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
     >>> one = partial_norms(space, np.array([[1]]), np.array([0]), "frobenius")
@@ -447,7 +434,6 @@ class CompletionBound:
     --------
     >>> import numpy as np
     >>> import attsvm
-    >>> from attsvm.enumeration.selection_solves import CompletionBound
     >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
     >>> bound = CompletionBound(space, np.arange(3))

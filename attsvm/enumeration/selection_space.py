@@ -12,23 +12,13 @@ from typing import overload
 import numpy as np
 
 from attsvm.exact_tokens import ExactListing, exact_listing, score_order
-from attsvm.problem import AttentionProblem, require_problem
+from attsvm.problem import AttentionProblem, require_single
 from attsvm.records import digest, html_listing
 from attsvm.selection import Selection
 from attsvm.selection_rows import AttentionRows, rows_of_selections
 from attsvm.solution import Solution
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.svm import att_svm
-
-__all__ = [
-    "Counts",
-    "LocalOptima",
-    "LocalOptimum",
-    "SelectionSpace",
-    "Undecided",
-    "duplicated_tokens",
-]
-
 
 # -- the set of selections ---------------------------------------------------------------------------------------------
 
@@ -45,7 +35,6 @@ class SelectionSpace:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
     >>> space.size, space.selections(0, 3).tolist()
     (64, [[0, 0, 0], [0, 0, 1], [0, 0, 2]])
@@ -54,8 +43,7 @@ class SelectionSpace:
     problem: AttentionProblem
 
     def __post_init__(self) -> None:
-        if require_problem(self.problem).batch is not None:
-            raise ValueError("selections are listed for one problem at a time; index the batch first, e.g. problem[0]")
+        require_single(self.problem, "selections are listed for one problem at a time")
         if not (self.allowed.sum(axis=1) > 1).any():
             raise ValueError("mask leaves no query with two tokens to choose from: there is nothing to select")
 
@@ -187,7 +175,6 @@ def duplicated_tokens(problem: AttentionProblem) -> BoolArray:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.enumeration.selection_space import duplicated_tokens
     >>> duplicated_tokens(attsvm.AttentionProblem([[[1.0], [0.0], [1.0]]], [1], [[1.0]]))
     array([[ True, False,  True]])
     """

@@ -28,18 +28,6 @@ if TYPE_CHECKING:
     import networkx as nx
     from matplotlib.axes import Axes
 
-__all__ = [
-    "Basins",
-    "SelectionTable",
-    "basins",
-    "count_selections",
-    "draw_selection_graph",
-    "selection_graph",
-    "solve_every_selection",
-    "solve_selections",
-    "write_graphml",
-]
-
 Node = tuple[int, ...]
 _STEP = 4096
 _COLORS = 10  # of the default colour cycle

@@ -21,8 +21,6 @@ from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.svm import satt_svm
 from attsvm.user_input import finite_array, integer_array, is_tensor
 
-__all__ = ["MulticlassSolution", "multiclass_svm", "read_classes"]
-
 # Samples in conflict that an error names.
 _NAMED = 6
 

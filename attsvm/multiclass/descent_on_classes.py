@@ -29,8 +29,6 @@ from attsvm.training.options import Recipe, TrainOptions
 from attsvm.training.tensors import Parameters, tensor_problem, torch_threads
 from attsvm.user_input import finite_array, generator, require_choice, require_count
 
-__all__ = ["MulticlassRun", "class_gradient", "train"]
-
 # Below it log(1 + e^x) is e^x to the last bit.
 _TINY = -40.0
 

@@ -20,8 +20,14 @@ from attsvm.next_token.graph_svm import (
     linear_problem,
     linear_svm,
 )
-from attsvm.next_token.priority_graphs import TokenGraphs, token_graphs
-from attsvm.next_token.sequences import Corpus, random_corpus, read_embeddings, read_sequences
+from attsvm.next_token.sequences import (
+    Corpus,
+    TokenGraphs,
+    random_corpus,
+    read_embeddings,
+    read_sequences,
+    token_graphs,
+)
 
 _LAZY = {
     "NextTokenRun": "attsvm.next_token.descent_on_sequences",

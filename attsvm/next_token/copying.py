@@ -26,17 +26,13 @@ import numpy.typing as npt
 
 from attsvm.comparison import angle, misalignment
 from attsvm.next_token.graph_svm import GraphSolution, linear_svm, solve_graphs
-from attsvm.next_token.priority_graphs import graphs_of
-from attsvm.next_token.sequences import read_embeddings, read_sequences
+from attsvm.next_token.sequences import graphs_of, read_embeddings, read_sequences
 from attsvm.problem import AttentionProblem
 from attsvm.softmax import log_softmax
 from attsvm.solution import Solution
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.svm import att_svm
 from attsvm.user_input import generator, integer_array, require_count, require_flag, require_number
-
-__all__ = ["CopyRun", "CopyTask", "TwoStageRun", "match_and_copy", "train_copy", "two_stage"]
-
 
 # Standard deviation of the first weights.
 _START = 0.01

@@ -23,20 +23,12 @@ import torch
 from torch import Tensor
 
 from attsvm.next_token.finite_part import CyclicSubspace
-from attsvm.next_token.priority_graphs import graphs_of
-from attsvm.next_token.sequences import read_embeddings, read_sequences
+from attsvm.next_token.sequences import graphs_of, read_embeddings, read_sequences
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.training.options import snapshot_steps
 from attsvm.user_input import require_choice, require_count, require_number
 
-__all__ = [
-    "NextTokenRun",
-    "train",
-]
-
-
 LossName = Literal["cross_entropy", "squared", "correlation"]
-
 
 Parameterization = Literal["W", "KQ"]
 

@@ -22,29 +22,14 @@ import numpy.typing as npt
 
 from attsvm.comparison import misalignment
 from attsvm.next_token.graph_svm import solve_graphs
-from attsvm.next_token.priority_graphs import TokenGraphs, graphs_of
-from attsvm.next_token.sequences import read_embeddings, read_sequences
+from attsvm.next_token.sequences import TokenGraphs, graphs_of, read_embeddings, read_sequences
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.user_input import real_array
 
-__all__ = [
-    "CyclicSubspace",
-    "NextTokenDecomposition",
-    "SoftComposition",
-    "attention_shares",
-    "compose",
-    "decompose",
-    "grouped_softmax",
-    "soft_composition",
-]
-
-
 _NEWTON_STEPS = 100
-
 
 # Squared Newton decrement below which the minimum is reached to rounding.
 _DECREMENT = 1e-26
-
 
 # Directions whose squared length is below this share of the largest are combinations of the others.
 _DEPENDENT = 1e-12

@@ -34,8 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.margin_options import SolverOptions, SvmOptions, check_options, takes
-from attsvm.next_token.priority_graphs import TokenGraphs, graphs_of
-from attsvm.next_token.sequences import Corpus, distinct, read_embeddings, read_sequences
+from attsvm.next_token.sequences import Corpus, TokenGraphs, distinct, graphs_of, read_embeddings, read_sequences
 from attsvm.problem import AttentionProblem
 from attsvm.solution import ResultView, Solution
 from attsvm.solvers import InfeasibleError, MarginProblem, MarginSolution, solve
@@ -46,16 +45,6 @@ from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.rows.shared import lost_in_difference
 from attsvm.svm import finite_part, gen_svm
 from attsvm.user_input import real_array, require_finite
-
-__all__ = [
-    "GraphSolution",
-    "graph_svm",
-    "graph_svms",
-    "linear_finite_part",
-    "linear_problem",
-    "linear_svm",
-    "solve_graphs",
-]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

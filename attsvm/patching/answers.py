@@ -8,12 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attsvm.patching.embedding_index import VectorIndex
-from attsvm.patching.index_scan import block_size, float32_error, top_documents
+from attsvm.patching.embedding_index import VectorIndex, block_size, float32_error, top_documents
 from attsvm.records import Interval, Table, share
 from attsvm.solvers.arrays import FloatArray, IntArray
-
-__all__ = ["AnswerChange", "HeldOut", "answer_changes", "held_out", "ranks_of"]
 
 # Draws of the bootstrap, and queries whose scores are formed at once.
 _DRAWS, _QUERIES = 2000, 4096

@@ -15,8 +15,6 @@ from attsvm.records import plain
 from attsvm.solvers import Status
 from attsvm.solvers.arrays import FloatArray
 
-__all__ = ["load_patch", "save_patch"]
-
 _SCHEMA = "attsvm.patch/1"
 # Kinds of numbers and axes of each array; ``about`` is JSON in bytes.
 _ARRAYS = {"W": ("f", 2), "prior": ("f", 2), "base": ("f", 2), "maps": ("f", 3), "about": ("u", 1)}

@@ -11,8 +11,6 @@ import numpy as np
 from attsvm.patching.patch_result import Demand, Outcome, Patch
 from attsvm.records import Table, atomic_write, environment, html_page, share
 
-__all__ = ["patch_page", "write_patch_page"]
-
 # Lines of a table on the page, and of one that opens without a click; singular values in the chart.
 _MOST_ROWS, _FEW_ROWS, _MOST_VALUES = 500, 15, 60
 _WORDS = {

@@ -12,17 +12,6 @@ from typing import Any, Literal
 
 from attsvm.patching.embedding_index import VectorIndex
 
-__all__ = [
-    "Kind",
-    "Promise",
-    "as_record",
-    "from_record",
-    "read_failures",
-    "read_golden",
-    "read_held_out",
-    "without_contradictions",
-]
-
 Kind = Literal["repair", "keep"]
 
 

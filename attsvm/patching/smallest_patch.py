@@ -15,8 +15,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.patching.embedding_index import EmbeddingsLike, Encoder, VectorIndex, read_index
-from attsvm.patching.index_scan import Found, Wanted, float32_error, scan
+from attsvm.patching.embedding_index import (
+    EmbeddingsLike,
+    Encoder,
+    Found,
+    VectorIndex,
+    Wanted,
+    float32_error,
+    read_index,
+    scan,
+)
 from attsvm.patching.patch_result import Demand, Outcome, Patch, PatchCertificate, PatchData, PatchRound, Side, Start
 from attsvm.patching.promises import (
     Promise,
@@ -33,8 +41,6 @@ from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.deadline import read_time_limit
 from attsvm.solvers.memory import allowed_memory
 from attsvm.user_input import finite_array, is_number, require_choice, require_count, require_number
-
-__all__ = ["Margin", "Pairs", "Stale", "patch", "repatched"]
 
 Margin: TypeAlias = float | Literal["just above", "calibrated"]
 Stale = Literal["refuse", "leave_out", "repair"]

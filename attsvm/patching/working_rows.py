@@ -18,13 +18,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attsvm.patching.embedding_index import VectorIndex
-from attsvm.patching.index_scan import Found, Leads, Wanted, decided, leads, scan
+from attsvm.patching.embedding_index import Found, Leads, VectorIndex, Wanted, decided, leads, scan
 from attsvm.solvers import MarginProblem, MarginSolution, Norm, solve
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.correction import with_rows_met
-
-__all__ = ["Effort", "Search", "SearchResult"]
 
 # Rivals of each promise that join after a round.
 _JOIN = 4

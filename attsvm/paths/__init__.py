@@ -1,9 +1,9 @@
 """Where weights lead: regularization paths over growing balls, and trained weights split into their limits (NumPy)."""
 
 from attsvm.paths.ball_search import PathStatus
-from attsvm.paths.penalty_path import SoftPath, soft_path
 from attsvm.paths.regularization import RegularizationPath, regularization_path
 from attsvm.paths.weight_decomposition import Decomposition, DecompositionStatus, decompose
+from attsvm.svm import SoftPath, soft_path
 
 __all__ = [
     "Decomposition",

@@ -32,14 +32,6 @@ from attsvm.selection import Selection
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.status import Advised
 
-__all__ = [
-    "BallSearch",
-    "Form",
-    "LogExcess",
-    "PathStatus",
-    "Point",
-]
-
 
 class LogExcess:
     """``log(L(W) - L_alpha)`` and its gradient in W, exact however small the excess is.
@@ -57,7 +49,6 @@ class LogExcess:
 
     >>> import numpy as np
     >>> import attsvm
-    >>> from attsvm.paths.ball_search import LogExcess
     >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0]))
     >>> objective = LogExcess(problem, problem.optimal_tokens(), attsvm.correlation_loss)
     >>> value, gradient = objective(np.array([[5000.0]]))
@@ -130,7 +121,6 @@ def _length(vector: FloatArray) -> float:
 # Points of one length whose log excess differs by less than this are equal for all that float64 can tell.
 _FLAT = 1e-8
 
-
 # Branches this far (in log excess) above the best are dropped: they would have to gain a factor e^3 to win.
 _HOPELESS = 3.0
 
@@ -140,7 +130,6 @@ class PathStatus(Advised):
 
     Examples
     --------
-    >>> from attsvm.paths.ball_search import PathStatus
     >>> PathStatus.BOUNDARY.advice
     'The minimizer uses the whole radius.'
     """

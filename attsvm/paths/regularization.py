@@ -12,7 +12,7 @@ from attsvm.losses import Loss, get_loss
 from attsvm.optimality import SeparatingCone, separating_cone
 from attsvm.parameterizations import require_inner_dimension
 from attsvm.paths.ball_search import BallSearch, Form, LogExcess, PathStatus, Point
-from attsvm.problem import AttentionProblem, require_problem
+from attsvm.problem import AttentionProblem, require_single
 from attsvm.records import html_table
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import Solution, unit_matrices
@@ -20,8 +20,6 @@ from attsvm.solvers import Status
 from attsvm.solvers.arrays import FloatArray
 from attsvm.svm import att_svm
 from attsvm.user_input import generator, real_array, require_choice, require_count, require_finite, require_number
-
-__all__ = ["PathStatus", "RegularizationPath", "read_radii", "regularization_path"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,8 +171,7 @@ def regularization_path(
     """
     require_number("tolerance", tolerance, "a positive number", low=0.0)
     require_count("max_iterations", max_iterations)
-    if require_problem(problem).batch is not None:
-        raise ValueError("a path belongs to one problem; index the batch first, e.g. problem[0]")
+    require_single(problem, "a path belongs to one problem")
     if problem.head is None or not problem.head.is_linear:
         found = "no head" if problem.head is None else problem.head.name
         raise ValueError(f"regularization paths need a LinearHead, got {found}")

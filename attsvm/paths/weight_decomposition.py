@@ -24,20 +24,12 @@ from attsvm.solvers.status import Advised
 from attsvm.svm import att_svm, finite_part, gen_svm
 from attsvm.user_input import real_array, require_finite
 
-__all__ = [
-    "Decomposition",
-    "DecompositionStatus",
-    "best_combination",
-    "decompose",
-]
-
 
 class DecompositionStatus(Advised):
     """How a decomposition ended; ``status.advice`` says more.
 
     Examples
     --------
-    >>> from attsvm.paths.weight_decomposition import DecompositionStatus
     >>> DecompositionStatus.COMPLETE.advice
     'Both parts were found and certified.'
     """
@@ -172,7 +164,6 @@ def best_combination(W: FloatArray, F: FloatArray, D: FloatArray) -> tuple[float
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.paths.weight_decomposition import best_combination
     >>> F, D = np.array([[2.0, 0.0]]), np.array([[0.0, 1.0]])
     >>> best_combination(F + 5 * D, F, D)
     (5.0, 5.0)

@@ -12,12 +12,10 @@ from attsvm.probing.head_data import HeadData, Inputs, LayerData, Space, read_in
 from attsvm.problem import AttentionProblem
 from attsvm.solvers.arrays import BoolArray, IntArray
 from attsvm.trained_head import TrainedHead
-from attsvm.user_input import is_count, require_choice
+from attsvm.user_input import is_count, require_choice, require_count
 
 if TYPE_CHECKING:
     from torch import nn
-
-__all__ = ["CapturedHead", "CapturedProblem", "capture"]
 
 CapturedOf = Literal["W", "Q"]
 
@@ -244,8 +242,7 @@ def capture(
 
     require_choice("of", of, *get_args(CapturedOf))
     for name, value in (("layer", layer), ("head", head)):
-        if not is_count(value, 0):
-            raise ValueError(f"{name} must be an integer >= 0, got {value!r}")
+        require_count(name, value, 0)
     parameter = next(iter(model.parameters()), None) if hasattr(model, "parameters") else None
     inputs = read_inputs(
         texts, tokenizer, batch_size=batch_size, max_length=max_length,

@@ -36,28 +36,6 @@ from attsvm.softmax import condition_number, entropy, log_softmax
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.trained_head import TrainedHead
 
-__all__ = [
-    "FORMATS",
-    "HISTOGRAM_BINS",
-    "MEASURES",
-    "Context",
-    "add_interval",
-    "cheap_measures",
-    "conditioning_measures",
-    "flip_rate",
-    "head_gaps",
-    "head_kind",
-    "localization_curve",
-    "localization_measures",
-    "log_rest",
-    "per_sequence",
-    "polarization_measures",
-    "random_spectrum",
-    "selection_measures",
-    "shuffled_tokens",
-    "softmax_one_factors",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Context:
@@ -148,7 +126,6 @@ def random_spectrum(head: HeadData, seed: int | np.random.Generator = 0) -> Head
     --------
     >>> import numpy as np
     >>> from attsvm.probing import heads_from_arrays
-    >>> from attsvm.probing.cheap_measures import random_spectrum
     >>> from attsvm.trained_head import TrainedHead
     >>> rng = np.random.default_rng(0)
     >>> known = TrainedHead.from_weights(rng.normal(size=(2, 6)), rng.normal(size=(2, 6)))
@@ -176,7 +153,6 @@ def shuffled_tokens(head: HeadData, seed: int | np.random.Generator = 0) -> Head
     --------
     >>> import numpy as np
     >>> from attsvm.probing import heads_from_arrays
-    >>> from attsvm.probing.cheap_measures import shuffled_tokens
     >>> from attsvm.trained_head import TrainedHead
     >>> same = TrainedHead.from_weights(np.eye(4), np.eye(4))
     >>> head = heads_from_arrays(np.random.default_rng(0).normal(size=(3, 5, 4)), [same])[0]
@@ -262,7 +238,6 @@ def head_kind(means: dict[str, Any]) -> str:
 
     Examples
     --------
-    >>> from attsvm.probing.cheap_measures import head_kind
     >>> head_kind({"entropy_share": 0.3, "selects_first": 0.9}), head_kind({"entropy_share": 0.99})
     ('first token', 'uniform')
     """

@@ -20,21 +20,9 @@ from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.trained_head import TrainedHead
 from attsvm.user_input import bool_array, real_array, require_finite
 
-__all__ = [
-    "HeadData",
-    "Inputs",
-    "LayerData",
-    "Space",
-    "heads_from_arrays",
-    "read_inputs",
-]
-
-
 Float = npt.NDArray[np.floating]
 
-
 Space = Literal["tokens", "head"]
-
 
 """Where W lives: on hidden states with a constant coordinate, or (RoPE, QK-norm) on rotated keys and queries, W = I."""
 
@@ -166,7 +154,6 @@ def factor_values(W_q: Float, W_k: Float) -> FloatArray:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.probing.head_data import factor_values
     >>> factor_values(2 * np.eye(2, 50), 3 * np.eye(2, 50)).round(9)
     array([6., 6.])
     """
@@ -390,7 +377,6 @@ def read_inputs(
     Examples
     --------
     >>> import torch
-    >>> from attsvm.probing.head_data import read_inputs
     >>> read_inputs({"input_ids": torch.tensor([[5, 6, 7]])}).ids
     array([[5, 6, 7]])
     """

@@ -11,11 +11,6 @@ import numpy.typing as npt
 from attsvm.probing.head_data import LayerData
 from attsvm.solvers.arrays import FloatArray
 
-__all__ = [
-    "Redundancy",
-    "redundancy",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Redundancy:
@@ -60,7 +55,6 @@ def redundancy(layers: Sequence[LayerData], *, queries: int = 64, seed: int = 0)
 
     >>> import numpy as np
     >>> from attsvm.probing import heads_from_arrays
-    >>> from attsvm.probing.head_redundancy import redundancy
     >>> from attsvm.trained_head import TrainedHead
     >>> rng = np.random.default_rng(0)
     >>> a, b = (TrainedHead.from_weights(rng.normal(size=(3, 6)), rng.normal(size=(3, 6))) for _ in range(2))

@@ -18,12 +18,6 @@ from attsvm.probing.model_hooks import attention_modules, eager, run_model
 from attsvm.probing.model_weights import OutputMap
 from attsvm.solvers.arrays import FloatArray
 
-__all__ = [
-    "HeadRemover",
-    "output_of",
-]
-
-
 Place = tuple[int, int]
 
 
@@ -57,7 +51,6 @@ class HeadRemover:
     --------
     >>> import torch
     >>> from attsvm.probing.model_hooks import capture_layers
-    >>> from attsvm.probing.head_removal import HeadRemover
     >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
     <torch...>
     >>> module, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(3, 5, 8)

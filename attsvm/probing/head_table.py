@@ -14,17 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._lazy import needs
-from attsvm.probing.cheap_measures import MEASURES
-from attsvm.probing.measure_catalog import THEORIES
+from attsvm.probing.measure_catalog import MEASURES, THEORIES
 from attsvm.records import Interval, Table, atomic_write, environment, html_page, plain, write_json
 
 if TYPE_CHECKING:
     import pandas
-
-__all__ = [
-    "ProbeTable",
-    "render_atlas",
-]
 
 
 def render_atlas(content: dict[str, Any]) -> str:
@@ -40,7 +34,6 @@ def render_atlas(content: dict[str, Any]) -> str:
     >>> import numpy as np
     >>> import attsvm
     >>> from attsvm.probing import heads_from_arrays
-    >>> from attsvm.probing.head_table import render_atlas
     >>> rng = np.random.default_rng(0)
     >>> head = attsvm.TrainedHead.from_weights(*rng.normal(size=(2, 2, 6)))
     >>> table = attsvm.probe(heads_from_arrays(rng.normal(size=(4, 5, 6)), [head]), svm=None)

@@ -12,13 +12,6 @@ from attsvm.solvers.arrays import FloatArray
 if TYPE_CHECKING:
     from attsvm.probing.head_data import HeadData
 
-__all__ = [
-    "MEASURES",
-    "THEORIES",
-    "Measure",
-]
-
-
 THEORIES = {
     "svm": "Max-margin selection",
     "conditioning": "Conditioning",

@@ -8,11 +8,6 @@ from typing import Any
 
 from attsvm._lazy import need
 
-__all__ = [
-    "LoadedModel",
-    "load_model",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:

@@ -21,19 +21,6 @@ from attsvm.probing.head_data import LayerData
 from attsvm.probing.model_weights import ProbeError, Projections, read_projections
 from attsvm.trained_head import TrainedHead, split_heads
 
-__all__ = [
-    "TOLERANCE",
-    "Call",
-    "Recomputed",
-    "attention_modules",
-    "capture_layers",
-    "eager",
-    "read_call",
-    "recompute",
-    "run_model",
-]
-
-
 Rotation = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -199,7 +186,6 @@ def recompute(maps: Projections, call: Call) -> Recomputed:
     --------
     >>> import torch
     >>> from attsvm.probing.model_weights import read_projections
-    >>> from attsvm.probing.model_hooks import read_call, recompute
     >>> module = torch.nn.MultiheadAttention(8, 2, batch_first=True)
     >>> x = torch.randn(3, 5, 8)
     >>> maps = read_projections(module)
@@ -241,7 +227,6 @@ def _any(offset: Tensor) -> bool:
 
 TOLERANCE = 1e-5
 
-
 Batch = Any
 
 
@@ -256,7 +241,6 @@ def attention_modules(model: nn.Module) -> dict[str, tuple[nn.Module, Projection
     Examples
     --------
     >>> import torch
-    >>> from attsvm.probing.model_hooks import attention_modules
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     >>> list(attention_modules(torch.nn.TransformerEncoder(layer, 2)))
     ['layers.0.self_attn', 'layers.1.self_attn']
@@ -445,7 +429,6 @@ def capture_layers(
     Examples
     --------
     >>> import torch
-    >>> from attsvm.probing.model_hooks import capture_layers
     >>> layers = capture_layers(torch.nn.MultiheadAttention(8, 2, batch_first=True), [torch.randn(3, 5, 8)])
     >>> layers[0].q.shape, layers[0].error < 1e-6
     ((3, 2, 5, 4), True)

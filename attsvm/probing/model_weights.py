@@ -8,13 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = [
-    "OutputMap",
-    "ProbeError",
-    "Projections",
-    "read_projections",
-]
-
 
 class ProbeError(ValueError):
     """A model, or a part of it, that cannot be probed; the message names it."""
@@ -77,18 +70,13 @@ class Projections:
 # Names of (query, key, value) maps that are linear layers of their own.
 _SEPARATE = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), ("q", "k", "v"))
 
-
 _OUTPUT = ("o_proj", "out_proj", "out_lin", "c_proj", "o", "dense")
-
 
 _HEAD_DIM = ("head_dim", "attention_head_size", "key_value_proj_dim")
 
-
 _HEADS = ("num_heads", "n_heads", "num_attention_heads", "n_head")
 
-
 _SCALE = ("scaling", "inv_norm_factor", "softmax_scale", "scale")
-
 
 # What changes the logits in a way that no matrix and no offset expresses.
 _UNREADABLE = {
@@ -115,7 +103,6 @@ def read_projections(module: nn.Module, parent: nn.Module | None = None) -> Proj
     Examples
     --------
     >>> import torch
-    >>> from attsvm.probing.model_weights import read_projections
     >>> read_projections(torch.nn.MultiheadAttention(8, 2)).head_dim
     4
     >>> read_projections(torch.nn.Linear(2, 2)) is None

@@ -33,19 +33,6 @@ if TYPE_CHECKING:
     from lightning.pytorch.callbacks import Callback
     from transformers import TrainerCallback
 
-__all__ = [
-    "Alarm",
-    "AlarmRules",
-    "JsonlWriter",
-    "Monitor",
-    "SqliteWriter",
-    "TensorBoardWriter",
-    "Writer",
-    "head_scalars",
-    "lightning_callback",
-    "trainer_callback",
-]
-
 
 @dataclass(frozen=True)
 class Alarm:
@@ -137,7 +124,6 @@ class JsonlWriter:
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from attsvm.probing.monitor import JsonlWriter
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     writer = JsonlWriter(Path(folder) / "a.jsonl")
     ...     writer.write(5, {(0, 1): {"entropy": 2.0}}, [])
@@ -165,7 +151,6 @@ class SqliteWriter:
 
     Examples
     --------
-    >>> from attsvm.probing.monitor import SqliteWriter
     >>> writer = SqliteWriter(":memory:")
     >>> writer.write(5, {(0, 1): {"entropy": 2.0}}, [])
     >>> writer.connection.execute("SELECT * FROM scalars").fetchall()
@@ -448,7 +433,6 @@ def head_scalars(again: Recomputed) -> dict[str, Tensor]:
     Examples
     --------
     >>> import torch
-    >>> from attsvm.probing.monitor import head_scalars
     >>> from attsvm.probing.model_hooks import Recomputed
     >>> logits = torch.zeros(1, 2, 3, 3)
     >>> flat = Recomputed(logits, logits, None, torch.ones(1, 3, 3, dtype=torch.bool), None, logits, logits.softmax(-1))

@@ -28,19 +28,9 @@ from attsvm.records import atomic_write, digest, versions
 from attsvm.sweeps import sweep
 from attsvm.user_input import require_count
 
-__all__ = [
-    "estimate",
-    "probe",
-    "svm_columns",
-    "svm_task",
-]
-
-
 _DETAILS = ("support", "curve")
 
-
 _WHOLE_HEAD = 15.0  # seconds that a head may take, by a first guess, to be timed as a whole
-
 
 _PARTS = ("fitted", "tested", "random_fitted", "random_tested")
 

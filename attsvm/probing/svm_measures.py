@@ -19,16 +19,6 @@ from attsvm.solvers.certify.ranks import count_above
 from attsvm.svm import att_svm
 from attsvm.user_input import require_count, require_number
 
-__all__ = [
-    "DEFAULT_BUDGET",
-    "Sample",
-    "SvmBudget",
-    "draw_sample",
-    "scaled_objective",
-    "svm_measures",
-]
-
-
 _NORMS = ("frobenius", "nuclear")
 
 
@@ -219,7 +209,6 @@ def scaled_objective(margins: FloatArray, size: float, C: float, *, squared: boo
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.probing.svm_measures import scaled_objective
     >>> round(scaled_objective(np.array([2.0]), 1.0, 1e9, squared=True), 6)  # s = 1/2 reaches the margin
     0.125
     """

@@ -15,7 +15,7 @@ from attsvm.enumeration.selection_space import SelectionSpace
 from attsvm.exact_tokens import exact_local_optimality
 from attsvm.heads import LinearHead
 from attsvm.optimality import Convergence, convergence_of, support_indices
-from attsvm.problem import AttentionProblem, require_problem
+from attsvm.problem import AttentionProblem, require_single
 from attsvm.records import Table, plain, versions
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import Solution
@@ -25,26 +25,6 @@ from attsvm.user_input import require_count, require_number
 if TYPE_CHECKING:
     from attsvm.enumeration import Basins
     from attsvm.training.run_result import Run
-
-__all__ = [
-    "MOST_EDGES",
-    "MOST_QUERIES",
-    "MOST_TOKENS",
-    "NORMS",
-    "RUNS",
-    "Progress",
-    "ReportOptions",
-    "build_content",
-    "exact_line",
-    "exact_record",
-    "farkas_line",
-    "graph_content",
-    "problem_record",
-    "run_content",
-    "solution_record",
-    "solutions_table",
-    "support_table",
-]
 
 Record = dict[str, Any]
 # Multipliers of an exact proof that a line has room for.
@@ -57,7 +37,6 @@ def problem_record(problem: AttentionProblem, selection: Selection | None = None
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.reports.content import problem_record
     >>> problem_record(attsvm.random_problem(n=2, T=3, d=4, seed=0))["rows"]
     4
     """
@@ -79,7 +58,6 @@ def solution_record(solution: Solution) -> Record:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.reports.content import solution_record
     >>> solution_record(attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0)))["status"]
     'optimal'
     """
@@ -154,7 +132,8 @@ _LINES: tuple[tuple[str, Callable[[Record], object]], ...] = (
 )
 
 
-def _name(record: Record) -> str:
+def name_of(record: Record) -> str:
+    """What the problem of a solution is called."""
     return svm_name(record["formulation"], record["norm_name"])
 
 
@@ -164,7 +143,6 @@ def solutions_table(records: Sequence[Record], title: str) -> Table:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.reports.content import solution_record, solutions_table
     >>> solved = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
     >>> solutions_table([solution_record(solved)], "a problem").rows[0]
     ('status', 'optimal')
@@ -176,7 +154,7 @@ def solutions_table(records: Sequence[Record], title: str) -> Table:
         except KeyError:
             return None
 
-    heads = ("", *(f"{_name(record)} ({record['norm_name']})" for record in records))
+    heads = ("", *(f"{name_of(record)} ({record['norm_name']})" for record in records))
     return Table(title, heads, [(name, *(cell(show, record) for record in records)) for name, show in _LINES])
 
 
@@ -205,7 +183,7 @@ def farkas_line(record: Record, advice: str = "") -> str:
     """What the proof of infeasibility says."""
     farkas = record["farkas"]
     return (
-        f"{_name(record)} is infeasible: sequences {farkas['sequences']} conflict. {_PROOFS[farkas['proof']]}, "
+        f"{name_of(record)} is infeasible: sequences {farkas['sequences']} conflict. {_PROOFS[farkas['proof']]}, "
         f"so no W satisfies them. {advice}"
     ).rstrip()
 
@@ -223,7 +201,6 @@ def exact_record(solution: Solution) -> Record:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.reports.content import exact_record
     >>> exact_record(attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0)))["status"]
     'optimal'
     """
@@ -250,12 +227,11 @@ def exact_line(record: Record, exact: Record) -> str:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.reports.content import exact_line, exact_record, solution_record
     >>> solved = attsvm.att_svm(attsvm.AttentionProblem([[[0.0], [1.0], [-1.0]]], None, [[1.0]]), [0])
     >>> exact_line(solution_record(solved), exact_record(solved))[:71]
     'Att-SVM in exact arithmetic: infeasible. The rows [0, 1] of queries [[0'
     """
-    head = f"{_name(record)} in exact arithmetic: {exact['status']}."
+    head = f"{name_of(record)} in exact arithmetic: {exact['status']}."
     if "multipliers" in exact:
         values = ", ".join(exact["multipliers"]) if len(exact["multipliers"]) <= _FEW else "given with --json"
         return (
@@ -340,8 +316,7 @@ def build_content(
     >>> [record["status"] for record in content["solutions"]], content["training_skipped"]
     (['optimal', 'optimal'], 'Training was skipped: steps = 0.')
     """
-    if require_problem(problem).batch is not None:
-        raise ValueError("a report takes one problem; index the batch first, e.g. problem[0]")
+    require_single(problem, "a report takes one problem")
     require_count("steps", steps, least=0)
     require_number("graph_limit", graph_limit, "a number >= 0", 0.0, ends="[]")
     chosen = read_selection(problem, selection)
@@ -455,7 +430,6 @@ def run_content(report: Report) -> dict[str, Any]:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.reports.content import run_content
     >>> problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
     >>> content = run_content(attsvm.compare(attsvm.train(problem, steps=10, snapshots=3)))
     >>> content["steps"], [c["label"] for c in content["comparisons"]]
@@ -524,7 +498,6 @@ def graph_content(problem: AttentionProblem, norm: str, limit: int) -> dict[str,
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.reports.content import graph_content
     >>> content = graph_content(attsvm.random_problem(n=3, T=4, d=4, seed=5), "frobenius", 100)
     >>> len(content["nodes"]), content["optima"][0]["tokens"]
     (64, '2-3-3')

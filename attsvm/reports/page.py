@@ -11,22 +11,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from attsvm.comparison import angle, svm_name
+from attsvm.comparison import angle
 from attsvm.problem import AttentionProblem
 from attsvm.records import Raw, Table, atomic_write, environment, html_page, html_piece
-from attsvm.reports.content import MOST_QUERIES, MOST_TOKENS, ReportOptions, build_content, farkas_line, solutions_table
+from attsvm.reports.content import (
+    MOST_QUERIES,
+    MOST_TOKENS,
+    ReportOptions,
+    build_content,
+    farkas_line,
+    name_of,
+    solutions_table,
+)
 from attsvm.reports.verdicts import WORDS, ends_in_words, form_name, own_misalignment, page_verdict, some_uncovered
-
-__all__ = [
-    "batch_page_verdict",
-    "overview_record",
-    "page_of",
-    "render_overview",
-    "render_page",
-    "write_overview",
-    "write_page",
-    "write_report",
-]
 
 # Rows of a table that are looked at; longer ones open with a summary and a click. And rows that a page holds at all.
 _FEW_ROWS, _MOST_ROWS = 12, 2000
@@ -85,7 +82,7 @@ def render_page(content: dict[str, Any]) -> str:
     (True, False)
     """
     spectra = [
-        {"name": _name(record), "values": record["singular_values"][:_MOST_SINGULAR_VALUES]}
+        {"name": name_of(record), "values": record["singular_values"][:_MOST_SINGULAR_VALUES]}
         for record in content["solutions"]
         if "singular_values" in record
     ]
@@ -189,7 +186,7 @@ def _solutions(content: dict[str, Any]) -> dict[str, Any]:
         if "farkas" in record:
             notes.append(farkas_line(record))
         elif record["status"] != "optimal":
-            notes.append(f"{_name(record)}: {record['advice']}")
+            notes.append(f"{name_of(record)}: {record['advice']}")
     return {"table": Table(found.title, found.columns, rows, align="l" * len(found.columns)), "notes": notes}
 
 
@@ -250,7 +247,6 @@ def page_of(out: Path, problem: int) -> Path:
     Examples
     --------
     >>> from pathlib import Path
-    >>> from attsvm.reports.page import page_of
     >>> page_of(Path("report.html"), 2).name
     'report-2.html'
     """
@@ -271,7 +267,6 @@ def overview_record(content: Mapping[str, Any]) -> dict[str, Any]:
     --------
     >>> import attsvm
     >>> from attsvm.reports import build_content
-    >>> from attsvm.reports.page import overview_record
     >>> record = overview_record(build_content(attsvm.random_problem(n=2, T=3, d=4, seed=0), steps=0))
     >>> record["solutions"][0]["status"], record["local_optima"]
     ('optimal', 1)
@@ -298,7 +293,6 @@ def batch_page_verdict(records: Sequence[Mapping[str, Any]]) -> str:
 
     Examples
     --------
-    >>> from attsvm.reports.page import batch_page_verdict
     >>> solved = {"solutions": [{"norm_name": "frobenius", "status": "optimal", "margin": 0.5}], "runs": []}
     >>> batch_page_verdict([solved, solved])
     'One W selects these tokens, proved optimal, in 2 of 2 problems.'
@@ -328,7 +322,6 @@ def render_overview(name: str, records: Sequence[Mapping[str, Any]], links: Sequ
     --------
     >>> import attsvm
     >>> from attsvm.reports import build_content
-    >>> from attsvm.reports.page import overview_record, render_overview
     >>> record = overview_record(build_content(attsvm.random_problem(n=2, T=3, d=4, seed=0), steps=0))
     >>> '<a href="report-0.html">0</a>' in render_overview("two", [record], ["report-0.html"])
     True
@@ -385,7 +378,3 @@ def _number(value: float | None, form: str = ".6g") -> str:
 def _degrees(misalignment: float | None) -> str:
     """An angle as tables show it."""
     return "-" if misalignment is None else f"{float(angle(misalignment)):.2g}"
-
-
-def _name(record: dict[str, Any]) -> str:
-    return svm_name(record["formulation"], record["norm_name"])

@@ -12,22 +12,6 @@ if TYPE_CHECKING:
     from attsvm.comparison import BatchReport, Report
     from attsvm.theory import Diagnosis
 
-__all__ = [
-    "WORDS",
-    "batch_verdict",
-    "diagnosis_verdict",
-    "ends_in_words",
-    "form_name",
-    "glossary",
-    "own_misalignment",
-    "page_verdict",
-    "run_verdict",
-    "runs_verdict",
-    "solution_verdict",
-    "some_uncovered",
-]
-
-
 # -- solutions ---------------------------------------------------------------------------------------------------------
 
 
@@ -38,7 +22,6 @@ def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
     --------
     >>> import attsvm
     >>> from attsvm.reports.content import solution_record
-    >>> from attsvm.reports.verdicts import solution_verdict
     >>> solved = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
     >>> solution_verdict([solution_record(solved)], 2)
     'One W selects these tokens in all 2 sequences: proved optimal, margin 0.8354 (frobenius).'
@@ -95,7 +78,6 @@ def run_verdict(
 
     Examples
     --------
-    >>> from attsvm.reports.verdicts import run_verdict
     >>> run_verdict("W", "Global", "finished", "frobenius", 0.0002)[:64]
     'Training W ends at the predicted tokens, those of highest score;'
     >>> run_verdict("W", "Global", "finished", "frobenius", 0.0002)[64:]
@@ -155,7 +137,6 @@ def ends_in_words(counts: Mapping[str, int], uncovered: str = "") -> str:
 
     Examples
     --------
-    >>> from attsvm.reports.verdicts import ends_in_words
     >>> ends_in_words({"Global": 2, "Local": 1})
     'ends at the predicted tokens in 2 of 3 problems, at other locally optimal tokens in 1'
     """
@@ -183,7 +164,6 @@ def diagnosis_verdict(found: Diagnosis | Mapping[str, Any]) -> str:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.reports.verdicts import diagnosis_verdict
     >>> diagnosis_verdict(attsvm.diagnose(attsvm.random_problem(n=2, T=3, d=40, seed=0)))[:63]
     'Training W is predicted to reach the tokens of highest score fr'
     """
@@ -268,7 +248,6 @@ def glossary(*words: str) -> list[str]:
 
     Examples
     --------
-    >>> from attsvm.reports.verdicts import glossary
     >>> glossary("rate")
     ['rate: 1 - corr falls like steps to the power of minus this, fitted to the last snapshots']
     """

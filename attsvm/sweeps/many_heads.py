@@ -19,11 +19,6 @@ from attsvm.selection import Selection, read_selection
 from attsvm.svm import att_svm
 from attsvm.sweeps.resumable import Sweep, sweep
 
-__all__ = [
-    "solve_heads",
-]
-
-
 Options = Mapping[str, float | int | str | None]
 
 
@@ -123,7 +118,6 @@ def solve_heads(
     --------
     >>> import tempfile
     >>> import attsvm
-    >>> from attsvm.sweeps.many_heads import solve_heads
     >>> problem, selection = attsvm.structured_problem(n=2, T=6, d=12)
     >>> heads = [selection, (selection.indices + 1) % 6]
     >>> found = solve_heads(problem, heads, tempfile.mkdtemp(), workers=0, C=1.0)

@@ -26,13 +26,6 @@ from attsvm.records import plain
 from attsvm.sweeps.store import Chunk, Grid, Plan, Store, Task, make_plan
 from attsvm.user_input import require_count
 
-__all__ = [
-    "Sweep",
-    "columns_of",
-    "process_pool",
-    "sweep",
-]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sweep:
@@ -124,7 +117,6 @@ def _scalar(value: Any) -> Any:
 
 _PATIENCE = 4  # losses of a worker in a row, without a chunk finished in between, after which a sweep gives up
 
-
 Progress = Callable[[int, int], None]
 
 
@@ -213,7 +205,6 @@ def process_pool(workers: int | None = None) -> ProcessPoolExecutor:
 
     Examples
     --------
-    >>> from attsvm.sweeps.resumable import process_pool
     >>> with process_pool(1) as pool:
     ...     pool.submit(abs, -2).result()
     2

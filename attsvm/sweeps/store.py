@@ -23,21 +23,8 @@ import numpy as np
 from attsvm.records import plain
 from attsvm.user_input import require_count
 
-__all__ = [
-    "Chunk",
-    "Grid",
-    "Plan",
-    "Store",
-    "StoreError",
-    "Task",
-    "cells_of",
-    "make_plan",
-]
-
-
 # A task is called as fn(trials, seed, **cell) and returns columns of equal length.
 Task = Callable[..., Mapping[str, object]]
-
 
 # Parameters and their values, of which the product is taken, or the cells themselves.
 Grid = Mapping[str, Sequence[object]] | Sequence[Mapping[str, object]]
@@ -110,7 +97,6 @@ def make_plan(
 
     Examples
     --------
-    >>> from attsvm.sweeps.store import make_plan
     >>> plan = make_plan(max, {"d": [2, 3]}, trials=5, chunk=2, seed=0)
     >>> [(c.cell, c.trials) for c in plan.chunks()]
     [(0, 2), (0, 2), (0, 1), (1, 2), (1, 2), (1, 1)]
@@ -129,7 +115,6 @@ def cells_of(grid: Grid) -> tuple[dict[str, Any], ...]:
 
     Examples
     --------
-    >>> from attsvm.sweeps.store import cells_of
     >>> cells_of({"n": [5], "d": [2, 3]})
     ({'n': 5, 'd': 2}, {'n': 5, 'd': 3})
     """
@@ -157,7 +142,6 @@ def cell_key(cell: Mapping[str, object]) -> str:
 
     Examples
     --------
-    >>> from attsvm.sweeps.store import cell_key
     >>> cell_key({"d": 3, "arithmetic": "log"})
     '{"arithmetic": "log", "d": 3}'
     """
@@ -201,7 +185,6 @@ def _code_digest(fn: Any) -> str:
 
 FORMAT = 2
 
-
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS meta (format INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS sweeps (name TEXT PRIMARY KEY, signature TEXT NOT NULL)",
@@ -225,8 +208,6 @@ class Store:
 
     Examples
     --------
-    >>> from attsvm.sweeps.store import make_plan
-    >>> from attsvm.sweeps.store import Store
     >>> plan = make_plan(max, {"d": [2]}, trials=1, chunk=1, seed=0)
     >>> with Store(":memory:") as store:
     ...     store.claim(plan)

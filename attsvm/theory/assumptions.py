@@ -37,30 +37,7 @@ from attsvm.solvers.exact import ExactLeastNorm
 from attsvm.svm import att_svm
 from attsvm.user_input import generator
 
-__all__ = [
-    "Check",
-    "Verdict",
-    "all_of",
-    "check_equal_scores",
-    "check_feasible",
-    "check_first_step",
-    "check_head",
-    "check_local",
-    "check_loss",
-    "check_size",
-    "check_support_sets",
-    "check_unique",
-    "gradient_at_zero",
-    "head_slopes",
-    "prediction_range",
-    "sampled_predictions",
-    "solve_selection",
-    "verdict_of",
-]
-
-
 Verdict = Literal["holds", "fails", "unknown", "not applicable", "applies", "does not apply"]
-
 
 """A hypothesis holds or fails; a theorem applies or does not apply, since its hypotheses fail, not the theorem."""
 
@@ -130,7 +107,6 @@ def head_slopes(problem: AttentionProblem, points: FloatArray) -> FloatArray:
     --------
     >>> import numpy as np
     >>> import attsvm
-    >>> from attsvm.theory.assumptions import head_slopes
     >>> problem = attsvm.AttentionProblem([[[1.0], [-1.0]]], [1], [[1.0]], attsvm.ConcaveHead([2.0], lam=0.5))
     >>> head_slopes(problem, np.array([[1.0]]))
     array([[ 1., -1.]])
@@ -160,7 +136,6 @@ def sampled_predictions(problem: AttentionProblem, seed: int = 0, samples: int =
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.assumptions import sampled_predictions
     >>> sampled_predictions(attsvm.random_problem(n=2, T=3, d=4), samples=5).shape
     (2, 15)
     """
@@ -186,7 +161,6 @@ def check_head(problem: AttentionProblem, selection: Selection, name: str = "E",
     A concave head may prefer a mixture; a linear one never does:
 
     >>> import attsvm
-    >>> from attsvm.theory.assumptions import check_head
     >>> X = [[[1.0, 0.0], [0.0, 1.0]]]
     >>> for head in (attsvm.LinearHead([1.0, 0.9]), attsvm.ConcaveHead([1.0, 0.9], lam=1.0)):
     ...     problem = attsvm.AttentionProblem(X, [1], [[1.0, 0.0]], head)
@@ -286,10 +260,8 @@ def _sampled(problem: AttentionProblem, selection: Selection, low: BoolArray, na
 
 _GRID = 2001
 
-
 # A slope this small relative to the largest, inside the interval, is a zero up to the accuracy of the search for it.
 _TOUCH = 1e-12
-
 
 # The trapezoidal rule on the grid is far better than this for any smooth loss; a wrong derivative is not.
 _MISMATCH = 1e-3
@@ -306,7 +278,6 @@ def prediction_range(problem: AttentionProblem, seed: int = 0) -> tuple[float, f
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.assumptions import prediction_range
     >>> problem = attsvm.AttentionProblem([[[1.0], [-1.0]]], [1], [[1.0]], attsvm.LinearHead([2.0]))
     >>> prediction_range(problem)
     (-2.0, 2.0, True)
@@ -328,7 +299,6 @@ def check_loss(loss: Loss, low: float, high: float) -> Check:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.assumptions import check_loss
     >>> cubic = attsvm.Loss("cubic", lambda u: -(u**3), lambda u: -3 * u**2, lambda u: -6 * u)
     >>> check_loss(attsvm.logistic, -1.0, 2.0).verdict, check_loss(cubic, -1.0, 2.0).verdict
     ('holds', 'fails')
@@ -394,7 +364,6 @@ def check_unique(problem: AttentionProblem) -> Check:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.assumptions import check_unique
     >>> check_unique(attsvm.random_problem(n=3, T=4, d=5, seed=0)).verdict
     'holds'
     """
@@ -419,7 +388,6 @@ def check_size(problem: AttentionProblem) -> Check:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.assumptions import check_size
     >>> [check_size(attsvm.random_problem(n=6, T=8, d=d)).verdict for d in (10, 5)]
     ['holds', 'fails']
     """
@@ -452,7 +420,6 @@ def check_feasible(solution: Solution | None, name: str = "feasible") -> Check:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.assumptions import check_feasible
     >>> X = [[[1.0], [0.0]], [[1.0], [0.0]]]
     >>> problem = attsvm.AttentionProblem(X, [1, 1], [[1.0], [-1.0]], attsvm.LinearHead([1.0]))
     >>> check_feasible(attsvm.att_svm(problem)).detail
@@ -481,7 +448,6 @@ def check_equal_scores(problem: AttentionProblem, optimal: Selection) -> Check:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.assumptions import check_equal_scores
     >>> problem = attsvm.random_problem(n=3, T=2, d=4)
     >>> check_equal_scores(problem, problem.optimal_tokens()).verdict  # one other token only
     'holds'
@@ -505,7 +471,6 @@ def gradient_at_zero(problem: AttentionProblem, loss: Loss) -> FloatArray:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.assumptions import gradient_at_zero
     >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0]))
     >>> gradient_at_zero(problem, attsvm.correlation_loss)
     array([[-0.25]])
@@ -538,7 +503,6 @@ def check_first_step(problem: AttentionProblem, optimal: Selection, loss: Loss) 
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.assumptions import check_first_step
     >>> problem = attsvm.random_problem(n=3, T=4, d=50, seed=0)
     >>> check_first_step(problem, problem.optimal_tokens(), attsvm.logistic).verdict
     'holds'
@@ -562,7 +526,6 @@ def check_local(problem: AttentionProblem, selection: Selection, solution: Solut
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.assumptions import check_local
     >>> problem = attsvm.random_problem(n=3, T=4, d=5, seed=0)
     >>> check_local(problem, problem.optimal_tokens(), attsvm.att_svm(problem)).verdict
     'holds'
@@ -604,7 +567,6 @@ def check_support_sets(problem: AttentionProblem, selection: Selection, solution
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.assumptions import check_support_sets
     >>> X = [[[1.0], [0.0]], [[3.0], [0.0]]]
     >>> problem = attsvm.AttentionProblem(X, [1, -1], [[1.0], [1.0]], attsvm.LinearHead([1.0]))
     >>> solution = attsvm.att_svm(problem, [0, 0])

@@ -10,7 +10,7 @@ import numpy as np
 
 from attsvm.enumeration import count_selections, solve_selections
 from attsvm.optimality import Convergence
-from attsvm.problem import AttentionProblem, require_problem
+from attsvm.problem import AttentionProblem, require_single
 from attsvm.records import html_listing, plain, share
 from attsvm.selection import Selection
 from attsvm.solvers import get_norm
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import torch
 
     from attsvm.training.run_result import Run
-
-__all__ = ["Attraction", "Reached", "attraction"]
 
 # A run counts as saturated when no query keeps more than this probability off its most likely token: the
 # selection no longer changes on the scale of the run.
@@ -210,8 +208,7 @@ def attraction(
     >>> found.starts, sum(row.count for row in found.rows), set(found.counts) <= {"Global", "Local"}
     (20, 20, True)
     """
-    if require_problem(problem).batch is not None:
-        raise ValueError("attraction takes one problem; index the batch first, e.g. problem[0]")
+    require_single(problem, "attraction takes one problem")
     require_count("starts", starts)
     if norm is not None:
         norm = get_norm(norm).name

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm.losses import Loss, get_loss
-from attsvm.problem import AttentionProblem, require_problem
+from attsvm.problem import AttentionProblem, require_single
 from attsvm.records import Table, html_table, plain, render
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.theory.assumptions import (
@@ -43,18 +43,6 @@ from attsvm.user_input import generator, require_flag, require_number
 if TYPE_CHECKING:
     from attsvm.theory.assumptions import Check
     from attsvm.theory.attraction import Attraction
-
-__all__ = [
-    "Diagnosis",
-    "attraction_text",
-    "diagnose",
-    "diagnosis_tables",
-    "diagnosis_text",
-    "judge_theorems",
-    "predict",
-    "why_uncovered",
-]
-
 
 # Hypotheses, corrected, and conclusion of each statement. Queries count as sequences: K queries of one sequence enter
 # the loss like K sequences with the same tokens.
@@ -84,7 +72,6 @@ _STATEMENTS: dict[str, tuple[tuple[str, ...], str]] = {
         "descent on W converges to Att-SVM of the optimal tokens from almost any start (open; no counterexample known)",
     ),
 }
-
 
 _APPLIES: dict[Verdict, Verdict] = {"holds": "applies", "fails": "does not apply"}
 
@@ -135,7 +122,6 @@ def why_uncovered(problem: AttentionProblem, selection: Selection, seed: int = 0
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.diagnosis import why_uncovered
     >>> problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
     >>> why_uncovered(problem, problem.optimal_tokens())
     ''
@@ -462,8 +448,7 @@ def diagnose(
     ('fails', 'fails')
     """
     generator(seed)  # said here, whether or not a check draws from it
-    if require_problem(problem).batch is not None:
-        raise ValueError("diagnose takes one problem; index the batch first, e.g. problem[0]")
+    require_single(problem, "diagnose takes one problem")
     if norm not in ("frobenius", "nuclear"):
         raise ValueError(f"norm must be 'frobenius' (for W) or 'nuclear' (for (K, Q)), got {norm!r}")
     require_flag("progress", progress)

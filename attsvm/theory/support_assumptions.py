@@ -31,16 +31,6 @@ from attsvm.support_proof import MarginBounds, margin_bounds, on_margin, solve_e
 from attsvm.theory.assumptions import Check, Verdict, query_tokens, verdict_of
 from attsvm.user_input import generator
 
-__all__ = [
-    "PUBLISHED_MARGIN",
-    "check_all_support",
-    "check_optimal_support",
-    "every_token_supports_bound",
-    "interpolating_multipliers",
-    "misses_optimal_support",
-]
-
-
 PUBLISHED_MARGIN = 1.1  # the published stand-in for B.1: average margin of the other tokens below this
 _DENSE_ROWS = 4000  # rows up to which the Gram matrix is formed (128 MB)
 _SINGULAR = 1e-10  # reciprocal condition number below which a matrix counts as singular
@@ -69,7 +59,6 @@ def interpolating_multipliers(rows: AttentionRows) -> tuple[FloatArray, float]:
     --------
     >>> import attsvm
     >>> from attsvm.selection_rows import selection_rows
-    >>> from attsvm.theory.support_assumptions import interpolating_multipliers
     >>> rows = selection_rows(attsvm.random_problem(n=2, T=3, d=40, seed=0))
     >>> multipliers, residual = interpolating_multipliers(rows)
     >>> bool((multipliers >= 0).all()), residual < 1e-12
@@ -131,7 +120,6 @@ def check_all_support(solution: Solution | None) -> tuple[Check, Check]:
     The proxy accepts data for which half the tokens are no support tokens:
 
     >>> import attsvm
-    >>> from attsvm.theory.support_assumptions import check_all_support
     >>> exact, proxy = check_all_support(attsvm.att_svm(attsvm.random_problem(n=5, T=5, d=15, seed=0)))
     >>> exact.verdict, proxy.verdict
     ('fails', 'holds')
@@ -183,7 +171,6 @@ def misses_optimal_support(table: SelectionTable, optimal: Selection) -> npt.NDA
     --------
     >>> import attsvm
     >>> from attsvm.enumeration import solve_every_selection
-    >>> from attsvm.theory.support_assumptions import misses_optimal_support
     >>> problem = attsvm.random_problem(n=3, T=3, d=4, seed=0)
     >>> int(misses_optimal_support(solve_every_selection(problem), problem.optimal_tokens()).sum())
     2
@@ -234,7 +221,6 @@ def every_token_supports_bound(problem: AttentionProblem) -> float:
 
     >>> import numpy as np
     >>> import attsvm
-    >>> from attsvm.theory.support_assumptions import every_token_supports_bound
     >>> problem = attsvm.AttentionProblem(np.eye(6).reshape(2, 3, 6), [1, 1], np.eye(2))
     >>> every_token_supports_bound(problem)
     0.0
@@ -285,7 +271,6 @@ def check_optimal_support(
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.support_assumptions import check_optimal_support
     >>> problem = attsvm.random_problem(n=3, T=3, d=4, seed=0)
     >>> check_optimal_support(problem, problem.optimal_tokens()).detail
     '2 of 27 selections (0 infeasible) have no missed optimal token as support, e.g. [1, 0, 0]; 2 locally optimal'

@@ -26,8 +26,6 @@ from attsvm.training.tensors import Parameters, TensorProblem
 if TYPE_CHECKING:
     from attsvm.training.loop import TrainingState
 
-__all__ = ["CheckpointError", "fingerprint", "load_checkpoint", "save_checkpoint"]
-
 _MAGIC = b"attsvm checkpoint 3 "
 _DIGEST_LENGTH = 64
 # A loss is told from another of the same name by its values and slopes here.

@@ -35,22 +35,6 @@ from attsvm.losses import Loss, get_loss
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.training.tensors import TensorProblem
 
-__all__ = [
-    "AttentionState",
-    "LogitGradient",
-    "ScaledGradient",
-    "attention_state",
-    "factor_out",
-    "head_gradient",
-    "log_excess",
-    "logit_gradient",
-    "naive_gradient",
-    "pulled_to_weights",
-    "scaled_gradient",
-    "smoothness_constant",
-]
-
-
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 
@@ -121,7 +105,6 @@ def scaled_gradient(data: TensorProblem, W: Tensor, loss: str | Loss) -> ScaledG
     >>> import torch
     >>> import attsvm
     >>> from attsvm.training.tensors import tensor_problem
-    >>> from attsvm.training.log_gradient import scaled_gradient
     >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0]))
     >>> gradient = scaled_gradient(tensor_problem(problem), torch.full((1, 1, 1), 5000.0).double(), "correlation")
     >>> gradient.direction.item(), gradient.log_scale.item()
@@ -144,7 +127,6 @@ def attention_state(data: TensorProblem, W: Tensor, loss: str | Loss) -> Attenti
     >>> import torch
     >>> import attsvm
     >>> from attsvm.training.tensors import tensor_problem
-    >>> from attsvm.training.log_gradient import attention_state
     >>> data = tensor_problem(attsvm.random_problem(n=2, T=4, d=3))
     >>> attention_state(data, torch.zeros(1, 3, 3, dtype=torch.float64), "logistic").log_probabilities.exp()[0, 0, 0]
     tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
@@ -163,7 +145,6 @@ def logit_gradient(data: TensorProblem, W: Tensor) -> LogitGradient:
     >>> import torch
     >>> import attsvm
     >>> from attsvm.training.tensors import tensor_problem
-    >>> from attsvm.training.log_gradient import logit_gradient
     >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0]))
     >>> found = logit_gradient(tensor_problem(problem), torch.full((1, 1, 1), 5000.0).double())
     >>> found.in_logits.flatten(), found.log_off.item()
@@ -268,7 +249,6 @@ def head_gradient(data: TensorProblem, W: Tensor, loss: str | Loss) -> ScaledGra
     >>> import torch
     >>> import attsvm
     >>> from attsvm.training.tensors import tensor_problem
-    >>> from attsvm.training.log_gradient import head_gradient
     >>> problem = attsvm.AttentionProblem([[[1.0], [1.0]]], [1], [[1.0]], attsvm.LinearHead([5000.0]))
     >>> gradient = head_gradient(tensor_problem(problem), torch.zeros(1, 1, 1).double(), "logistic")
     >>> gradient.direction.item(), gradient.log_scale.item()
@@ -297,7 +277,6 @@ def naive_gradient(data: TensorProblem, W: Tensor, loss: str | Loss) -> ScaledGr
     >>> import torch
     >>> import attsvm
     >>> from attsvm.training.tensors import tensor_problem
-    >>> from attsvm.training.log_gradient import naive_gradient, scaled_gradient
     >>> data = tensor_problem(attsvm.random_problem(n=2, T=3, d=4))
     >>> W = torch.ones(1, 4, 4, dtype=torch.float64)
     >>> exact = scaled_gradient(data, W, "logistic")
@@ -330,7 +309,6 @@ def log_excess(data: TensorProblem, W: Tensor, loss: str | Loss) -> Tensor:
     --------
     >>> import torch
     >>> import attsvm
-    >>> from attsvm.training.log_gradient import log_excess
     >>> from attsvm.training.tensors import tensor_problem
     >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0]))
     >>> log_excess(tensor_problem(problem), torch.full((1, 1, 1), 5000.0).double(), "correlation").item()

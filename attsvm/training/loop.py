@@ -45,23 +45,6 @@ from attsvm.training.tensors import (
 )
 from attsvm.user_input import check_keywords, generator, real_array
 
-__all__ = [
-    "CODES",
-    "RUNNING",
-    "Interrupted",
-    "Method",
-    "TrainingState",
-    "cone_init",
-    "initial_head",
-    "initial_parameters",
-    "make_method",
-    "pulled_back",
-    "separating_init",
-    "take_snapshot",
-    "train",
-    "training_step",
-]
-
 CODES = tuple(RunStatus)
 RUNNING = -1
 
@@ -357,7 +340,6 @@ def pulled_back(
     >>> import torch
     >>> from attsvm.parameterizations import get_parameterization
     >>> from attsvm.training.log_gradient import ScaledGradient
-    >>> from attsvm.training.loop import pulled_back
     >>> scaled, W = ScaledGradient(-torch.ones(1, 1, 1), torch.tensor([-500.0])), {"W": torch.ones(1, 1, 1)}
     >>> gradient, log_scale = pulled_back(scaled, W, get_parameterization("W"), -500.0)
     >>> gradient["W"].item(), log_scale.item()

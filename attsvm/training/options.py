@@ -15,9 +15,6 @@ from attsvm.parameterizations import get_parameterization, require_inner_dimensi
 from attsvm.training.optimizers import Optimizer, get_optimizer
 from attsvm.user_input import generator, require_choice, require_count, require_flag, require_number
 
-__all__ = ["Recipe", "TrainOptions", "TrainSettings", "snapshot_steps"]
-
-
 Arithmetic: TypeAlias = Literal["log", "naive"]
 """How gradients are computed: relative to the likeliest token in logarithms, or as published."""
 

@@ -18,14 +18,6 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.status import Advised
 from attsvm.training.options import TrainOptions
 
-__all__ = [
-    "History",
-    "Run",
-    "RunStatus",
-    "snapshot_names",
-]
-
-
 # What a snapshot records of every problem, in the order of `History`.
 _SNAPSHOT_NAMES = ("W", "loss", "norm", "log_gradient", "max_probability", "log_rest", "selection")
 

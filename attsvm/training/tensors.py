@@ -23,20 +23,6 @@ from attsvm.solvers.threads import OneThread, ThreadPool, ThreadSetting, keep_fr
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Parameters",
-    "TensorProblem",
-    "like",
-    "of_block",
-    "scale_each",
-    "squared_norms",
-    "tensor_problem",
-    "torch_device",
-    "torch_threads",
-    "where",
-    "with_linear_head",
-]
-
 # Entries of a tensor, worked on elementwise, above which every core helps.
 _LARGE_TENSOR = 1 << 22
 _OPENMP = threading.local()  # one number of threads per thread of the caller
@@ -102,7 +88,6 @@ def tensor_problem(
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.training.tensors import tensor_problem
     >>> tensor_problem(attsvm.random_problem(n=2, T=3, d=4, batch=5)).Z.shape
     torch.Size([5, 2, 1, 4])
     """
@@ -140,7 +125,6 @@ def with_linear_head(data: TensorProblem, v: Tensor) -> TensorProblem:
     --------
     >>> import torch
     >>> import attsvm
-    >>> from attsvm.training.tensors import tensor_problem, with_linear_head
     >>> data = tensor_problem(attsvm.random_problem(n=2, T=3, d=4, batch=5))
     >>> with_linear_head(data, torch.zeros(5, 4, dtype=torch.float64)).scores.shape
     torch.Size([5, 2, 1, 3])
@@ -168,7 +152,6 @@ def of_block(tensors: Parameters, prefix: str = "") -> Parameters:
     Examples
     --------
     >>> import torch
-    >>> from attsvm.training.tensors import of_block
     >>> tensors = {"W": torch.zeros(1), "head.v": torch.ones(1)}
     >>> list(of_block(tensors)), list(of_block(tensors, "head."))
     (['W'], ['v'])
@@ -202,7 +185,6 @@ def polar(matrix: Tensor, growth: Tensor | None = None) -> Tensor:
     Examples
     --------
     >>> import torch
-    >>> from attsvm.training.tensors import polar
     >>> polar(torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])).abs()
     tensor([[[0., 1.],
              [0., 0.]]])
@@ -234,7 +216,6 @@ def torch_device(device: torch.device | str | int | None) -> torch.device:
 
     Examples
     --------
-    >>> from attsvm.training.tensors import torch_device
     >>> torch_device(None)
     device(type='cpu')
     >>> torch_device("meta")
@@ -273,7 +254,6 @@ def torch_threads(device: torch.device, elements: int = 0) -> AbstractContextMan
     Examples
     --------
     >>> import torch
-    >>> from attsvm.training.tensors import torch_threads
     >>> with torch_threads(torch.device("cpu")):
     ...     torch.get_num_threads()
     1

@@ -8,7 +8,7 @@ from figure_outcomes import check_picture, outcome_of
 import attsvm
 from attsvm.next_token import graph_svm, match_and_copy, random_corpus, train_copy, two_stage
 from attsvm.next_token.copying import _Copying
-from attsvm.validation.figures.own import copying_study
+from attsvm.validation.figures.own import sequence_studies
 
 SEQUENCES, SUCCESSORS = [[0, 1, 2, 1], [1, 3, 0, 0]], [1, 2, 3, 0]
 
@@ -53,13 +53,13 @@ def test_priority_graphs_of_selected_tokens_are_the_rows_of_the_second_stage():
 
 
 def test_the_problems_equal_cvxpy_constraint_by_constraint():
-    found = copying_study.differences(2, 100)
+    found = sequence_studies.differences(2, 100)
     assert max(max(column) for column in found.values()) < 1e-7
 
 
 def test_a_negative_slope_is_told():
     """A decoder under which another token is better: the draw of the study that ends elsewhere."""
-    sequences, E, successors = copying_study.successor_corpus(3, "orthonormal")
+    sequences, E, successors = sequence_studies.successor_corpus(3, "orthonormal")
     assert two_stage(sequences, E, successors, decoder_steps=200, steps=10).least_slope > 0.1
     lines, E = random_corpus(6, 5, 7, 8, labels="realizable", seed=2)
     other = np.random.default_rng(2).permutation(7)
@@ -79,7 +79,7 @@ def test_opposed_values_tie_their_tokens():
     """The draw of the study with 8 values that ends 15 degrees away: at the problem with ties."""
     task = match_and_copy(6, 5, 8, value_dim=8, seed=6)
     run = train_copy(task, steps=3000, seed=6)
-    assert task.least_cosine < -0.5 and run.angles[-1] > 10 > 1.0 > copying_study.tied_angle(task, run)
+    assert task.least_cosine < -0.5 and run.angles[-1] > 10 > 1.0 > sequence_studies.tied_angle(task, run)
 
 
 def test_plain_steps_fade():
@@ -89,11 +89,11 @@ def test_plain_steps_fade():
 
 
 def test_the_study_has_a_row_per_setting_and_refutes_what_is_not_reached():
-    outcome = outcome_of(copying_study.FIGURE_COPYING, trials=1, problems=1, steps=20, decoder_steps=20)
+    outcome = outcome_of(sequence_studies.FIGURE_COPYING, trials=1, problems=1, steps=20, decoder_steps=20)
     problems, angles = outcome.tables
     assert [row[0] for row in problems.rows] == ["decoder", "attention after it", "match and copy"]
     assert len(angles.rows) == 6 and any("ends within 1 degree" in line for line in outcome.refuted)
-    check_picture(copying_study.FIGURE_COPYING, outcome, 1)
+    check_picture(sequence_studies.FIGURE_COPYING, outcome, 1)
 
 
 def test_what_is_wrong_is_named():

@@ -56,7 +56,7 @@ def test_few_and_many_tokens_are_read_and_ordered_alike(seed, monkeypatch):
     rng = np.random.default_rng(seed)
     sequences, _ = draw(rng, int(rng.integers(3, 25)), int(rng.integers(2, 7)), int(rng.integers(3, 12)), 4)
     few = token_graphs(sequences)
-    monkeypatch.setattr("attsvm.next_token.priority_graphs._FEW", 0)
+    monkeypatch.setattr("attsvm.next_token.sequences._FEW_EDGES", 0)
     monkeypatch.setattr("attsvm.next_token.sequences._FEW", 0)
     many = token_graphs(sequences)
     for name in ("query", "label", "owner", "token", "count", "labelled"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from small_retriever import retriever
 
 import attsvm
-from attsvm.patching.index_scan import exact_lead, float32_error
+from attsvm.patching.embedding_index import exact_lead, float32_error
 
 
 def brute_force(patch, Z, X, failures, golden, margin):

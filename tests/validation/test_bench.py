@@ -1,5 +1,6 @@
 import time
 from pathlib import Path
+from pkgutil import resolve_name
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 import attsvm
 from attsvm.validation.bench import call_growth, fit_cases, matrix_speed, peers, solver_cases
-from attsvm.validation.bench.cases import CASES, SOFT_CASES, DrawCase, NumberGoal
+from attsvm.validation.bench.cases import CASES, SOFT_CASES, DrawCase, NumberGoal, called
 from attsvm.validation.bench.measurement import (
     Line,
     Result,
@@ -355,6 +356,8 @@ def test_the_list_of_cases():
     assert held["fro-batch-daqp"]["daqp loop, rows built"] == 1.5
     assert held["fro-tiny"]["cvxpy per constraint"] == 60.0
     goals = {case.name: case.goals for case in CASES if isinstance(case, DrawCase)}
+    named = [case.draw.args[0] for case in CASES if getattr(getattr(case, "draw", None), "func", None) is called]
+    assert len(named) > 10 and all(callable(resolve_name(f"attsvm.validation.bench.{name}")) for name in named)
     assert (goals["growth"][0].number, goals["growth"][0].sense, goals["growth"][0].bound) == (
         "exponent",
         "at most",

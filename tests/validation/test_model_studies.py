@@ -10,7 +10,7 @@ from figure_outcomes import outcome_of
 
 import attsvm
 from attsvm.validation.figures.figure import Outcome
-from attsvm.validation.figures.own import fit_studies, head_studies, patch_studies, stack_studies
+from attsvm.validation.figures.own import fit_studies, head_studies, patch_studies
 from attsvm.validation.pretrained import patch_peers, retrieval
 from attsvm.validation.pretrained.atom_mapping import Tasks, read_reactions, tokenize
 from attsvm.validation.pretrained.installed_models import is_installed
@@ -281,8 +281,8 @@ def test_round_trips_of_a_map_and_the_picture_of_an_edit(tmp_path):
     words = ["cat", "dog", "mat"]
     encoder = SentenceTransformer(modules=[BoW(words)], device="cpu")
     M = np.eye(3) + np.outer([0.1, 0.2, 0.0], [1.0, 0.0, -1.0])
-    trips = stack_studies.map_round_trips(encoder, M, words, tmp_path)
-    assert len(trips) == 9 and max(trips.values()) < stack_studies.NEAR
+    trips = head_studies.map_round_trips(encoder, M, words, tmp_path)
+    assert len(trips) == 9 and max(trips.values()) < head_studies.NEAR
     edit = {"words": words, "bars": [[0.2, 0.3, 0.5], [0.6, 0.2, 0.2]]}
-    picture = stack_studies.draw_stacks(Outcome([], {"edits": [edit]}))
+    picture = head_studies.draw_stacks(Outcome([], {"edits": [edit]}))
     assert [bar.get_height() for bar in picture.axes[0].patches] == [*edit["bars"][0], *edit["bars"][1]]

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +24,13 @@ import attsvm
 from attsvm import export, joint, next_token, softmax
 from attsvm.validation.bench.measurement import Numbers, measure
 
-__all__ = [
-    "FACTORS",
-    "GROWN",
-    "LIMIT",
-    "Grown",
-    "as_markdown",
-    "growth_all",
-    "marks",
-]
-
-
 FACTORS = (1, 3, 10)
-
 
 # Seconds of one call, beyond which it is ended and marked.
 LIMIT = 10.0
 
-
 # A shorter time than this is that of the call, not of the work: its growth says nothing.
 _NOISE = 2e-4
-
 
 Call = Callable[[], Any]
 
@@ -82,9 +69,18 @@ def _svm(function: Callable[..., Any], **options: Any) -> Callable[..., Call]:
     return make
 
 
-def _gen_svm(**sizes: int) -> Call:
-    problem = _problem(**sizes)
-    return lambda: attsvm.gen_svm(problem, problem.optimal_tokens())
+def _on(prepared: Callable[[Any], Call]) -> Callable[..., Call]:
+    """From sizes to a call on their problem; what comes before the call is not timed."""
+    return lambda **sizes: prepared(_problem(**sizes))
+
+
+def _random(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape)
+
+
+def _with_W(function: Callable[..., Any], size: float = 1.0) -> Callable[..., Call]:
+    """A function of a problem and a random W."""
+    return _on(lambda p: partial(function, p, size * _random(p.dx, p.dz)))
 
 
 def _of_attention(function: Callable[..., Any]) -> Callable[..., Call]:
@@ -96,8 +92,7 @@ def _of_attention(function: Callable[..., Any]) -> Callable[..., Call]:
 
 
 def _factor(d: int) -> Call:
-    W = np.random.default_rng(0).normal(size=(d, d))
-    return lambda: export.factor(W)
+    return partial(export.factor, _random(d, d))
 
 
 def _cvxpy(norm: str = "frobenius", soft: bool = False) -> Callable[..., Call]:
@@ -145,15 +140,6 @@ def _torch_training(steps: int) -> Callable[..., Call]:
     return make
 
 
-def _attention(name: str) -> Callable[..., Call]:
-    def make(**sizes: int) -> Call:
-        problem = _problem(**sizes)
-        W = np.random.default_rng(0).standard_normal((problem.dx, problem.dz))
-        return lambda: getattr(attsvm.attention, name)(problem, W)
-
-    return make
-
-
 def _plain_attention(**sizes: int) -> Call:
     import torch
 
@@ -186,39 +172,12 @@ def _edit(n: int, T: int, d: int) -> Call:
     return lambda: attsvm.edit(head, problem, wanted, of="K", keep=True, norm="nuclear")
 
 
-def _verify(n: int, T: int, d: int) -> Call:
-    problem, W = _problem(n, T, d), np.random.default_rng(0).standard_normal((d, d))
-    return lambda: attsvm.verify(problem, W)
-
-
-def _compare(n: int, T: int, d: int) -> Call:
-    problem = _problem(n, T, d)
-    run, solution = attsvm.train(problem, steps=50), attsvm.att_svm(problem)
-    return lambda: attsvm.compare(run, solution)
-
-
-def _decompose(n: int, T: int, d: int) -> Call:
-    problem = _problem(n, T, d)
-    W = 5 * np.random.default_rng(0).standard_normal((d, d))
-    return lambda: attsvm.decompose(problem, W)
-
-
 def _probe(n: int, T: int, d: int) -> Call:
     import torch
 
     layer = torch.nn.TransformerEncoderLayer(d, 4, 2 * d, batch_first=True)
     model, hidden = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(n, T, d)
     return lambda: attsvm.probe(model, hidden, svm=None)
-
-
-def _graph(n: int, T: int, V: int, d: int) -> Call:
-    sequences, table = _corpus(n, T, V, d)
-    return lambda: next_token.graph_svm(sequences, table)
-
-
-def _next_training(n: int, T: int, V: int, d: int) -> Call:
-    sequences, table = _corpus(n, T, V, d)
-    return lambda: next_token.train(sequences, table, steps=100)
 
 
 def _of_corpus(function: Callable[..., Any], *, embedded: bool) -> Callable[..., Call]:
@@ -253,11 +212,6 @@ def _capture(n: int, T: int, d: int) -> Call:
     model = torch.nn.MultiheadAttention(d, 2, batch_first=True, dtype=torch.float64)
     hidden = torch.randn(n, T, d, dtype=torch.float64)
     return lambda: attsvm.capture(model, hidden, layer=0, head=1)
-
-
-def _stated(n: int, T: int, d: int) -> Call:
-    problem = _problem(n, T, d)
-    return lambda: attsvm.cvxpy_model(problem).problem.get_problem_data("CLARABEL")
 
 
 def _of_solution(call: Callable[[Any], Any], norm: str = "frobenius") -> Callable[..., Call]:
@@ -300,7 +254,7 @@ def _of_tensors(name: str) -> Callable[..., Call]:
 
 def _written(name: str, file: str) -> Callable[..., Call]:
     def make(d: int) -> Call:
-        W = np.random.default_rng(0).normal(size=(d, d))
+        W = _random(d, d)
 
         def call() -> None:
             with tempfile.TemporaryDirectory() as folder:
@@ -399,7 +353,6 @@ _WIDE_LIST = "every selection has its own W of d^2 entries"
 _DECOMPOSED = "a singular value decomposition, d^3"
 _SECULAR = "eigenvalues to 1e-10 of themselves however small, which eigvalsh does not give"
 
-
 GROWN: dict[str, Grown] = {
     "att_svm": Grown(_SIX | {"batch": 10}, _svm(attsvm.att_svm), _cvxpy()),
     "att_svm, nuclear": Grown(_SIX | {"batch": 10}, _svm(attsvm.att_svm, norm="nuclear"), _cvxpy("nuclear")),
@@ -421,10 +374,12 @@ GROWN: dict[str, Grown] = {
     "satt_svm, nuclear": Grown(
         {"n": 3, "T": 4, "d": 6, "K": 4}, _svm(attsvm.satt_svm, norm="nuclear"), _cvxpy("nuclear")
     ),
-    "gen_svm": Grown(_SIX, _gen_svm, _cvxpy()),
-    "verify": Grown({"n": 3, "T": 4, "d": 5}, _verify),
+    "gen_svm": Grown(_SIX, _on(lambda p: partial(attsvm.gen_svm, p, p.optimal_tokens())), _cvxpy()),
+    "verify": Grown({"n": 3, "T": 4, "d": 5}, _with_W(attsvm.verify)),
     "soft_path": Grown({"n": 6, "T": 6, "d": 3}, _svm(attsvm.soft_path, Cs=[0.01, 0.1, 1.0])),
-    "cvxpy_model": Grown({"n": 3, "T": 4, "d": 5}, _stated),
+    "cvxpy_model": Grown(
+        {"n": 3, "T": 4, "d": 5}, _on(lambda p: lambda: attsvm.cvxpy_model(p).problem.get_problem_data("CLARABEL"))
+    ),
     "solution.Solution.sensitivity": Grown(_SOLVED, _of_solution(lambda solution: solution.sensitivity())),
     "solution.Solution.sensitivity, l1": Grown(_SOLVED, _of_solution(lambda solution: solution.sensitivity(), "l1")),
     "solution.Solution.derivative": Grown(_SOLVED, _of_solution(_pulled)),
@@ -470,16 +425,22 @@ GROWN: dict[str, Grown] = {
     "attraction": Grown({"n": 2, "T": 3, "d": 6}, _svm(attsvm.attraction, starts=20, steps=300)),
     "train": Grown(_THREE | {"batch": 10}, _svm(attsvm.train, steps=300), _torch_training(300)),
     "train, (K, Q)": Grown(_THREE | {"batch": 10}, _svm(attsvm.train, parameterization="KQ", steps=300)),
-    "compare": Grown(_THREE, _compare),
+    "compare": Grown(_THREE, _on(lambda p: partial(attsvm.compare, attsvm.train(p, steps=50), attsvm.att_svm(p)))),
     "regularization_path": Grown({"n": 3, "T": 4, "d": 4}, _svm(attsvm.regularization_path, radii=[5.0, 80.0])),
     "joint.joint_path": Grown({"n": 3, "T": 4, "d": 5}, _svm(attsvm.joint.joint_path, radii=[10.0, 160.0], starts=2)),
-    "decompose": Grown({"n": 2, "T": 4, "d": 6}, _decompose),
+    "decompose": Grown({"n": 2, "T": 4, "d": 6}, _with_W(attsvm.decompose, 5.0)),
     "smoothness_constant": Grown(_THREE, _svm(attsvm.smoothness_constant)),
     "probe": Grown({"n": 4, "T": 6, "d": 16}, _probe),
     "attention.probabilities": Grown(
-        {"n": 30, "T": 40, "d": 50, "batch": 3}, _attention("probabilities"), _plain_attention
+        {"n": 30, "T": 40, "d": 50, "batch": 3},
+        _with_W(attsvm.attention.probabilities),
+        _plain_attention,
     ),
-    "attention.risk": Grown({"n": 30, "T": 40, "d": 50, "batch": 3}, _attention("risk"), _plain_attention),
+    "attention.risk": Grown(
+        {"n": 30, "T": 40, "d": 50, "batch": 3},
+        _with_W(attsvm.attention.risk),
+        _plain_attention,
+    ),
     "softmax.jacobian_spectrum": Grown(
         {"n": 20, "T": 30},
         _of_attention(softmax.jacobian_spectrum),
@@ -499,10 +460,10 @@ GROWN: dict[str, Grown] = {
     "structured_problem": Grown(
         {"n": 2, "T": 8, "d": 24}, lambda n, T, d: lambda: attsvm.structured_problem(n, T, d, seed=0)
     ),
-    "next_token.graph_svm": Grown(_CORPUS, _graph),
+    "next_token.graph_svm": Grown(_CORPUS, _of_corpus(next_token.graph_svm, embedded=True)),
     "next_token.token_graphs": Grown(_CORPUS, _of_corpus(next_token.token_graphs, embedded=False)),
     "next_token.soft_composition": Grown(_CORPUS, _of_corpus(next_token.soft_composition, embedded=True)),
-    "next_token.train": Grown(_CORPUS, _next_training),
+    "next_token.train": Grown(_CORPUS, _of_corpus(partial(next_token.train, steps=100), embedded=True)),
     "next_token.linear_svm": Grown({"n": 4, "V": 5, "d": 4}, _linear),
     "conditioning.descend": Grown({"n": 30, "T": 6, "d": 4}, _conditioning("descend")),
     "conditioning.curvature": Grown({"n": 30, "T": 5, "d": 4}, _conditioning("curvature")),
@@ -515,7 +476,6 @@ GROWN: dict[str, Grown] = {
     "polarization.tied_flow": Grown({"T": 4}, _flow("tied_flow")),
     "specialization.reduced_gradient": Grown({"n": 2000, "T": 5, "K": 2}, _reduced, _plain_reduced),
 }
-
 
 Job = tuple[str, str, int, bool]  # name, size that grows, its factor, whether the plain way
 
@@ -594,7 +554,6 @@ def growth_all(seed: int, names: tuple[str, ...] = tuple(GROWN), limit: float = 
 
     Examples
     --------
-    >>> from attsvm.validation.bench.call_growth import growth_all
     >>> found = growth_all(0, ("softmax.condition_number",))
     >>> list(found)
     ['softmax.condition_number, n', 'softmax.condition_number, T']
@@ -638,7 +597,6 @@ def marks(line: Mapping[str, float]) -> list[str]:
 
     Examples
     --------
-    >>> from attsvm.validation.bench.call_growth import marks
     >>> marks({"seconds": 0.1, "seconds at 10x": 20.0, "exponent": 2.3, "raised": 0.0, "plain way": 0.05})
     ['exponent 2.3', '10x above 10 s', '2.0x slower than the plain way']
     """
@@ -679,7 +637,6 @@ def as_markdown(lines: Mapping[str, Mapping[str, float]]) -> str:
 
     Examples
     --------
-    >>> from attsvm.validation.bench.call_growth import as_markdown
     >>> line = {"seconds": 0.001, "seconds at 10x": 0.01, "exponent": 1.1, "memory": 1048576.0, "raised": 0.0}
     >>> print(as_markdown({"train, n": line}).splitlines()[-1])
     | train, n | 1 ms | 10 ms | 1.1 | 1 MiB | - | - | |

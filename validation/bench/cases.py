@@ -9,23 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 from attsvm.validation.bench.measurement import Line, Numbers, Result, Spread, Verdict, at_least, at_most
-from attsvm.validation.bench.solver_cases import Report, SolveCase, growth
-
-__all__ = [
-    "CASES",
-    "SOFT_CASES",
-    "Case",
-    "DrawCase",
-    "NumberGoal",
-    "Numbers",
-    "later",
-]
+from attsvm.validation.bench.solver_cases import Report, SolveCase, agreement, gradient_speed, growth, norm_speed
 
 
-# Of every line of a case.
 @dataclass(frozen=True)
 class NumberGoal:
     """A bound on the median of a number of a line: ``sense`` is "at least" or "at most".
@@ -47,15 +36,16 @@ class NumberGoal:
         return at_most(self.text, self.bound, found, every_draw=self.every_draw)
 
 
-def later(name: str, **settings: object) -> Callable[[int], Numbers]:
-    """The function ``module:function`` of this folder with settings, imported when a seed is given."""
+def called(name: str, seed: int, **settings: Any) -> Numbers:
+    """``module:function`` of this folder at a seed; the module is imported by the call."""
+    module, function = name.split(":")
+    found: Numbers = getattr(import_module(f"{__package__}.{module}"), function)(seed, **settings)
+    return found
 
-    def measure(seed: int) -> Numbers:
-        module, function = name.split(":")
-        found: Numbers = getattr(import_module(f"{__package__}.{module}"), function)(seed, **settings)
-        return found
 
-    return measure
+def later(name: str, **settings: Any) -> partial[Numbers]:
+    """`called` with settings, for a seed."""
+    return partial(called, name, **settings)
 
 
 @dataclass(frozen=True)
@@ -86,7 +76,6 @@ class DrawCase:
 
         Examples
         --------
-        >>> from attsvm.validation.bench.cases import DrawCase, NumberGoal
         >>> goal = NumberGoal("fast", "ours", "ratio", "at least", 2.0)
         >>> case = DrawCase("x", "a case", lambda seed: {"ours": {"ratio": float(seed)}}, (goal,))
         >>> case.run(1, 3, print).verdicts[0]
@@ -111,7 +100,6 @@ class DrawCase:
 _SOFT_RATIOS = {
     "frobenius": 20.0, "nuclear": 20.0, "spectral": 10.0, "l1": 10.0, "linf": 10.0, "l1.5": 10.0, "l3": 10.0,
 }  # fmt: skip
-
 
 SOFT_CASES: tuple[DrawCase, ...] = (
     DrawCase(
@@ -205,45 +193,6 @@ class Case(Protocol):
         ...
 
 
-def _spectrum(seed: int, scale: float) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.model_cases import spectrum_speed
-
-    found = spectrum_speed(1000, 1024, scale=scale, sample=2, seed=seed)
-    numbers = {"seconds": found["ours"], "times as fast as eigvalsh": found["ratio"], "difference": found["difference"]}
-    return {"attsvm": numbers}
-
-
-def _heads(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.model_cases import reduced_gradient_ratio
-
-    found = {kind: reduced_gradient_ratio(kind, repeats=3, seed=seed) for kind in ("softmax", "softmax1", "bayes")}
-    names = {"seconds": "seconds", "terms_ratio": "times as fast as term by term",
-             "products_ratio": "times as fast as head by head", "difference": "difference"}  # fmt: skip
-    return {kind: {name: row[key] for key, name in names.items()} for kind, row in found.items()}
-
-
-def _selector(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.fit_cases import selector_speed
-
-    found = selector_speed(seed=seed)
-    names = {"seconds": "seconds", "ratio": "times as fast as LinearSVC (extrapolated)",
-             "few tasks": "seconds on 32 tasks", "LinearSVC, few tasks": "seconds of LinearSVC on 32 tasks",
-             "ratio on few": "times as fast on 32 tasks (measured)", "exponent": "growth exponent in tasks",
-             "LinearSVC exponent": "growth exponent of LinearSVC",
-             "LinearSVC by growth": "LinearSVC on all tasks by its exponent", "LinearSVC linear": "by exponent 1",
-             "excess": "objective of LinearSVC over ours, less 1", "gap": "gap",
-             "memory": "memory, in sizes of the tokens"}  # fmt: skip
-    return {"attsvm": {name: found[key] for key, name in names.items()}}
-
-
-def _monitor(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.model_cases import monitor_overhead
-
-    found = monitor_overhead(seed)
-    names = {"plain": "seconds", "measured": "measuring", "waiting": "waiting", "overhead": "share of a step"}
-    return {"attsvm": {name: found[key] for key, name in names.items()}}
-
-
 def _over_cvxpy(times: float, gap: float) -> tuple[NumberGoal, ...]:
     return (
         NumberGoal(f">= {times:g}x cvxpy", "attsvm", "times as fast", "at least", times),
@@ -254,9 +203,7 @@ def _over_cvxpy(times: float, gap: float) -> tuple[NumberGoal, ...]:
 
 _DAQP, _DAQP_LOOP = "daqp, Gram matrix given", "daqp loop, rows built"
 
-
 _DENSE_QP = ("qpsolvers daqp", "qpsolvers piqp", "qpsolvers proxqp", "qpsolvers quadprog")
-
 
 CASES: tuple[Case, ...] = (
     SolveCase("fro-tiny", (6, 8, 10), repeats=50, peers={"cvxpy per constraint": 60.0, "cvxpy CLARABEL": None}),
@@ -331,7 +278,7 @@ CASES: tuple[Case, ...] = (
         DrawCase(
             f"norms-{norm}",
             f"{norm} norm, (6, 8, 10), alone and in batches of 200, against the quickest of cvxpy's solvers",
-            later("solver_cases:norm_speed", norm=norm),
+            partial(norm_speed, norm=norm),
             _over_cvxpy(20.0, 1e-7),
             slow=True,
         )
@@ -342,7 +289,7 @@ CASES: tuple[Case, ...] = (
         DrawCase(
             f"gradients-{norm}",
             f"gradients of W and of the margin, {norm} norm, (6, 8, 10), batches of 200, beside cvxpylayers and moreau",
-            later("gradient_cases:gradient_speed", norm=norm, few=20 if norm == "frobenius" else 4),
+            partial(gradient_speed, norm=norm, few=20 if norm == "frobenius" else 4),
             tuple(
                 NumberGoal(f"backward <= forward, {what}", f"attsvm, {what}", "backward over forward", "at most", 1.0)
                 for what in ("W", "margin")
@@ -354,7 +301,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "norms-agree",
         "100 problems per draw in spectral, l1, linf, l1.5 and l3 norms against certified cvxpy",
-        later("solver_cases:agreement"),
+        agreement,
         (
             NumberGoal("gap <= 1e-7", "all norms", "worst gap", "at most", 1e-7),
             NumberGoal("same norm to 2e-7", "all norms", "worst difference", "at most", 2e-7),
@@ -400,7 +347,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "selector",
         "soft selector, 2,000 tasks of 32 candidates, d = 384",
-        _selector,
+        later("fit_cases:selector_speed"),
         (
             NumberGoal(">= 50x LinearSVC", "attsvm", "times as fast as LinearSVC (extrapolated)", "at least", 50.0),
             NumberGoal(">= 50x, measured", "attsvm", "times as fast on 32 tasks (measured)", "at least", 50.0),
@@ -486,7 +433,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "probe-cheap",
         "probe of MiniLM without SVMs, 72 heads, 32 x 128 tokens (make models)",
-        later("probe_cases:cheap_speed"),
+        later("model_cases:cheap_speed"),
         (NumberGoal("under 60 s", "attsvm", "seconds", "at most", 60.0),),
         slow=True,
         opt_in=True,
@@ -494,7 +441,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "probe-svm",
         "SVM measures of a head of MiniLM at the default budget (make models)",
-        later("probe_cases:svm_speed"),
+        later("model_cases:svm_speed"),
         (
             NumberGoal("under 30 min (extrapolated)", "attsvm", "minutes for all heads on 2 cores", "at most", 30.0),
             NumberGoal("gap <= 1e-4", "attsvm", "gap", "at most", 1e-4),
@@ -506,7 +453,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "monitor",
         "a monitor at every = 100 beside training steps, 6 layers, d = 384",
-        _monitor,
+        later("model_cases:monitor_cost"),
         (NumberGoal("below 5 % of a step", "attsvm", "share of a step", "at most", 0.05),),
         slow=True,
     ),
@@ -520,7 +467,7 @@ CASES: tuple[Case, ...] = (
         DrawCase(
             f"spectrum-{scale:g}",
             f"spectra of 1000 softmax Jacobians, n = 1024, logits of spread {scale:g}",
-            partial(_spectrum, scale=scale),
+            later("model_cases:spectrum_speed", scale=scale),
             (NumberGoal(">= 50x eigvalsh", "attsvm", "times as fast as eigvalsh", "at least", 50.0),),
             slow=True,
         )
@@ -529,7 +476,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "heads",
         "gradient of the reduced loss, H = 8, F = 3, L = 5, 1e5 samples",
-        _heads,
+        later("model_cases:reduced_gradient_speed"),
         tuple(
             NumberGoal(f">= 20x term by term, {kind}", kind, "times as fast as term by term", "at least", 20.0)
             for kind in ("softmax", "softmax1", "bayes")

@@ -28,8 +28,6 @@ from attsvm.validation.matrix import (
     solved,
 )
 
-__all__ = ["matrix_agreement", "matrix_speed"]
-
 # (n, T, dx, dz): few, as many, and many more rows than entries of W.
 _SIZES = {"few": (6, 8, 10, 10), "equal": (10, 11, 10, 10), "many": (20, 16, 8, 8)}
 
@@ -47,7 +45,6 @@ def matrix_agreement(seed: int, norms: Sequence[str] = NORM_NAMES, every: int = 
 
     Examples
     --------
-    >>> from attsvm.validation.bench.matrix_speed import matrix_agreement
     >>> found = matrix_agreement(0, ["l1"], every=90)
     >>> found["l1"]["combinations"] > 0
     True
@@ -92,7 +89,6 @@ def matrix_speed(
 
     Examples
     --------
-    >>> from attsvm.validation.bench.matrix_speed import matrix_speed
     >>> found = matrix_speed(0, ["l1"], ["hard"], ["many"], batch=2, repeats=1)
     >>> found["all"]["unproved"]
     0.0

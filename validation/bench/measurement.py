@@ -20,28 +20,6 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-__all__ = [
-    "Line",
-    "Numbers",
-    "Result",
-    "Spread",
-    "Stopwatch",
-    "Timed",
-    "Verdict",
-    "as_record",
-    "as_table",
-    "as_verdicts",
-    "at_least",
-    "at_most",
-    "draw_growth",
-    "measure",
-    "measure_with_timeout",
-    "missed",
-    "one_thread",
-    "peak_memory",
-    "reset_peak",
-]
-
 
 @dataclass(frozen=True)
 class Timed:
@@ -60,7 +38,6 @@ class Stopwatch:
 
     Examples
     --------
-    >>> from attsvm.validation.bench.measurement import Stopwatch
     >>> Stopwatch().seconds() >= 0
     True
     """
@@ -80,7 +57,6 @@ def one_thread() -> Iterator[None]:
     Examples
     --------
     >>> import torch
-    >>> from attsvm.validation.bench.measurement import one_thread
     >>> with one_thread():
     ...     torch.get_num_threads()
     1
@@ -138,7 +114,6 @@ def measure(
 
     Examples
     --------
-    >>> from attsvm.validation.bench.measurement import measure
     >>> found = measure(lambda x: 6 * x, lambda: 7, repeats=3)
     >>> found.answer, found.seconds >= 0
     (42, True)
@@ -154,6 +129,25 @@ def measure(
         if sum(times) >= budget:
             break
     return Timed(answer, median(times), peak_memory() - before)
+
+
+def timed(
+    work: Callable[[], Any], repeats: int, take: Callable[[Iterable[float]], float] = median
+) -> tuple[Any, float]:
+    """What the last of some calls returned, and the median (or the least) of their seconds; a first one is not timed.
+
+    Examples
+    --------
+    >>> timed(lambda: 42, repeats=3, take=min)[0]
+    42
+    """
+    work()  # loads what it needs
+    seconds, answer = [], None
+    for _ in range(repeats):
+        watch = Stopwatch()
+        answer = work()
+        seconds.append(watch.seconds())
+    return answer, take(seconds)
 
 
 def _child(work: Callable[[Any], Any], warm: Any, arguments: Sequence[Any], channel: Any) -> None:
@@ -219,7 +213,6 @@ class Spread:
 
     Examples
     --------
-    >>> from attsvm.validation.bench.measurement import Spread
     >>> found = Spread((3.0, 1.0, 8.0))
     >>> found.median, found.low, found.high
     (3.0, 1.0, 8.0)
@@ -289,7 +282,6 @@ def at_least(text: str, goal: float, found: Spread | None) -> Verdict:
 
     Examples
     --------
-    >>> from attsvm.validation.bench.measurement import Spread, at_least
     >>> at_least("fast", 2.0, Spread((1.0, 2.5, 9.0))).met
     True
     >>> at_least("fast", 2.0, None).met is None
@@ -303,7 +295,6 @@ def at_most(text: str, goal: float, found: Spread | None, *, every_draw: bool = 
 
     Examples
     --------
-    >>> from attsvm.validation.bench.measurement import Spread, at_most
     >>> errors = Spread((1e-12, 1e-3, 1e-12))
     >>> at_most("gap", 1e-8, errors).met, at_most("gap", 1e-8, errors, every_draw=True).met
     (True, False)
@@ -319,7 +310,6 @@ def missed(results: Iterable[Result]) -> list[str]:
 
     Examples
     --------
-    >>> from attsvm.validation.bench.measurement import Result, Verdict, missed
     >>> missed([Result("a", "", (), (Verdict("fast", 1.0, False), Verdict("small", None, None)))])
     ['a: fast']
     """
@@ -370,8 +360,6 @@ def as_table(results: Sequence[Result]) -> Table:
 
     Examples
     --------
-    >>> from attsvm.validation.bench.measurement import Line, Result, Spread
-    >>> from attsvm.validation.bench.measurement import as_table
     >>> as_table([Result("x", "work", (Line("ours", {"seconds": Spread((1.0, 2.0, 3.0))}),))]).row_count
     1
     """
@@ -390,8 +378,6 @@ def as_verdicts(results: Sequence[Result]) -> list[str]:
 
     Examples
     --------
-    >>> from attsvm.validation.bench.measurement import Result, Verdict
-    >>> from attsvm.validation.bench.measurement import as_verdicts
     >>> as_verdicts([Result("x", "", (), (Verdict("fast", 1.25, False), Verdict("small", None, None)))])
     ['MISSED     x: fast (1.25)', 'not judged x: small']
     """
@@ -408,8 +394,6 @@ def as_record(results: Sequence[Result]) -> list[dict[str, Any]]:
 
     Examples
     --------
-    >>> from attsvm.validation.bench.measurement import Line, Result, Spread
-    >>> from attsvm.validation.bench.measurement import as_record
     >>> as_record([Result("x", "work", (Line("ours", {"ratio": Spread((2.0,))}),))])[0]["lines"][0]["ratio"]
     {'median': 2.0, 'low': 2.0, 'high': 2.0, 'draws': [2.0]}
     """

@@ -27,22 +27,7 @@ import attsvm.dynamics.specialization as sp
 from attsvm.next_token import graph_svm, graph_svms, random_corpus, token_graphs
 from attsvm.next_token.graph_svm import solve_graphs
 from attsvm.softmax import jacobian_spectrum, log_softmax
-from attsvm.validation.bench.measurement import Numbers, Stopwatch, measure, one_thread
-
-__all__ = [
-    "Modelled",
-    "all_pairs_model",
-    "cheap_speed",
-    "graph_speed",
-    "head_by_head",
-    "large_corpus",
-    "monitor_overhead",
-    "reduced_gradient_ratio",
-    "spectrum_speed",
-    "svm_speed",
-    "training_throughput",
-    "vocabularies",
-]
+from attsvm.validation.bench.measurement import Numbers, Stopwatch, measure, one_thread, timed
 
 
 class Modelled(NamedTuple):
@@ -67,8 +52,6 @@ def all_pairs_model(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.bench.model_cases import all_pairs_model
     >>> round(float(all_pairs_model([[0, 1, 2, 0]], np.eye(3), "frobenius", solver="CLARABEL").value), 4)
     0.8165
     """
@@ -107,7 +90,6 @@ def vocabularies(count: int, seed: int, norm: str) -> list[tuple[list[list[int]]
 
     Examples
     --------
-    >>> from attsvm.validation.bench.model_cases import vocabularies
     >>> (sequences, table), = vocabularies(1, 0, "frobenius")
     >>> 4 <= len(sequences) <= 10, table.shape[1]
     (True, 8)
@@ -130,7 +112,6 @@ def graph_speed(seed: int, norm: str, batch: int = 200, sample: int = 9) -> dict
 
     Examples
     --------
-    >>> from attsvm.validation.bench.model_cases import graph_speed
     >>> found = graph_speed(0, "frobenius", batch=4, sample=1)
     >>> found["attsvm"]["gap"] <= 1e-8, found["cvxpy CLARABEL"]["seconds"] > 0
     (True, True)
@@ -169,7 +150,6 @@ def large_corpus(
 
     Examples
     --------
-    >>> from attsvm.validation.bench.model_cases import large_corpus
     >>> found = large_corpus(0, vocabulary=100, sequences=800, d=6)["attsvm"]
     >>> found["gap"] <= 1e-8, found["rows"] > 2000
     (True, True)
@@ -241,7 +221,6 @@ def training_throughput(seed: int, *, batch: int = 500, steps: int = 300) -> dic
 
     Examples
     --------
-    >>> from attsvm.validation.bench.model_cases import training_throughput
     >>> list(training_throughput(0, batch=2, steps=3))
     ['attsvm W', 'attsvm KQ']
     """
@@ -273,9 +252,7 @@ def head_by_head(
 
     Examples
     --------
-    >>> import torch
     >>> import attsvm.dynamics.specialization as sp
-    >>> from attsvm.validation.bench.model_cases import head_by_head
     >>> point = sp.OrderParameters(torch.zeros(1, 1).double(), torch.zeros(1, 1).double())
     >>> zero = torch.zeros(2, 4, 1).double()
     >>> head_by_head(point, zero, zero, "softmax", products=True)[0].item()
@@ -309,16 +286,6 @@ def head_by_head(
     return (loss.detach(), *slopes)
 
 
-def _best(work: Callable[[], Any], repeats: int) -> tuple[Any, float]:
-    """Answer and the least processor time of the repeats: on a busy machine waiting is not what is measured."""
-    best, answer = float("inf"), None
-    for _ in range(repeats):
-        start = time.process_time()
-        answer = work()
-        best = min(best, time.process_time() - start)
-    return answer, best
-
-
 def reduced_gradient_ratio(
     activation: str = "softmax",
     *,
@@ -328,14 +295,13 @@ def reduced_gradient_ratio(
     n: int = 100_000,
     repeats: int = 5,
     seed: int = 0,
-) -> dict[str, Any]:
-    """Processor seconds of our gradient and of both peers, their ratios, and the largest difference of any number.
+) -> dict[str, float]:
+    """Seconds of our gradient, both peers in units of it, and the largest difference of any number.
 
     Examples
     --------
-    >>> from attsvm.validation.bench.model_cases import reduced_gradient_ratio
     >>> found = reduced_gradient_ratio("bayes", n=1000, repeats=1)
-    >>> found["difference"] < 1e-13, "terms_ratio" in found
+    >>> found["difference"] < 1e-13, "times as fast as term by term" in found
     (True, True)
     """
     generator = torch.Generator().manual_seed(seed)
@@ -347,75 +313,61 @@ def reduced_gradient_ratio(
     z = torch.cat(samples.relevant_first().blocks, dim=-1)
     chi, xi = z[1 : 1 + F].permute(2, 1, 0).contiguous(), z[1 + F :].permute(2, 1, 0).contiguous()
     with one_thread():
-        sp.reduced_gradient(point, samples, activation)  # caches are not what is measured
-        ours, seconds = _best(lambda: sp.reduced_gradient(point, samples, activation), repeats)
-        found: dict[str, Any] = {"seconds": seconds}
-        worst = 0.0
-        for name, products in (("terms", False), ("products", True)):
-            answer, taken = _best(lambda p=products: head_by_head(point, chi, xi, activation, p), repeats)  # type: ignore[misc]
-            found |= {f"{name}_seconds": taken, f"{name}_ratio": taken / seconds}
+        ours, seconds = timed(lambda: sp.reduced_gradient(point, samples, activation), repeats, min)
+        found, worst = {"seconds": seconds}, 0.0
+        for name, products in (("term by term", False), ("head by head", True)):
+            answer, taken = timed(lambda p=products: head_by_head(point, chi, xi, activation, p), repeats, min)  # type: ignore[misc]
+            found[f"times as fast as {name}"] = taken / seconds
             mine = (ours.loss, ours.m, ours.r, ours.b, ours.v)
             worst = max(worst, *(float((a - b).abs().max()) for a, b in zip(answer, mine, strict=True)))
-    return {"activation": activation, **found, "difference": worst}
+    return found | {"difference": worst}
 
 
-def spectrum_speed(
-    vectors: int = 10_000, n: int = 1024, *, scale: float = 1.0, sample: int = 20, seed: int = 0
-) -> dict[str, Any]:
+def reduced_gradient_speed(seed: int) -> Numbers:
+    """`reduced_gradient_ratio` of every activation."""
+    return {kind: reduced_gradient_ratio(kind, repeats=3, seed=seed) for kind in ("softmax", "softmax1", "bayes")}
+
+
+def spectrum_speed(seed: int, vectors: int = 1000, n: int = 1024, *, scale: float = 1.0, sample: int = 2) -> Numbers:
     """Time of all spectra beside `numpy.linalg.eigvalsh`, and the largest difference between the two.
 
     Parameters
     ----------
+    seed : int
     vectors, n : int
         Attention vectors and their length.
     scale : float
         Standard deviation of the logits.
     sample : int
         Dense matrices solved, spread over the run; their mean time is multiplied by ``vectors``.
-    seed : int
 
     Returns
     -------
-    dict
-        ``ours`` and ``dense`` in processor seconds (dense extrapolated from the sample), ``ratio``, and ``difference``:
-        the largest difference relative to the largest eigenvalue, for eigvalsh is not more accurate than that.
+    dict of str to dict
+        ``difference``: relative to the largest eigenvalue, for eigvalsh is not more accurate than that.
 
     Examples
     --------
-    >>> found = spectrum_speed(8, 128, sample=2)
-    >>> sorted(found), found["difference"] < 1e-10
-    (['dense', 'difference', 'n', 'ours', 'ratio', 'sample', 'scale', 'vectors'], True)
+    >>> spectrum_speed(0, 8, 128, sample=2)["attsvm"]["difference"] < 1e-10
+    True
     """
     if not 1 <= sample <= vectors:
         raise ValueError(f"sample must be between 1 and vectors = {vectors}, got {sample}")
-    with one_thread():  # both on one thread: processor time adds up over threads
-        return _measured(vectors, n, scale, sample, np.random.default_rng(seed))
-
-
-def _measured(vectors: int, n: int, scale: float, sample: int, rng: np.random.Generator) -> dict[str, Any]:
-    parts = np.array_split(np.arange(vectors), sample)
+    rng = np.random.default_rng(seed)
     ours = dense = difference = 0.0
-    for part in parts:  # alternately, so that both meet the same load of the machine
-        logs = log_softmax(scale * rng.normal(size=(len(part), n)))
-        begun = time.process_time()
-        spectra = jacobian_spectrum(log_attention=logs)
-        ours += time.process_time() - begun
-        a = np.exp(logs[0])
-        begun = time.process_time()
-        reference = np.linalg.eigvalsh(np.diag(a) - np.outer(a, a))
-        dense += time.process_time() - begun
-        difference = max(difference, float(np.abs(spectra[0] - reference).max() / reference[-1]))
-    dense *= vectors / sample
-    return {
-        "vectors": vectors,
-        "n": n,
-        "scale": scale,
-        "sample": sample,
-        "ours": ours,
-        "dense": dense,
-        "ratio": dense / ours,
-        "difference": difference,
-    }
+    with one_thread():  # both on one thread: processor time adds up over threads
+        for part in np.array_split(np.arange(vectors), sample):  # alternately: both meet the same load of the machine
+            logs = log_softmax(scale * rng.normal(size=(len(part), n)))
+            begun = time.process_time()
+            spectra = jacobian_spectrum(log_attention=logs)
+            ours += time.process_time() - begun
+            a = np.exp(logs[0])
+            begun = time.process_time()
+            reference = np.linalg.eigvalsh(np.diag(a) - np.outer(a, a))
+            dense += time.process_time() - begun
+            difference = max(difference, float(np.abs(spectra[0] - reference).max() / reference[-1]))
+    ratio = dense * (vectors / sample) / ours
+    return {"attsvm": {"seconds": ours, "times as fast as eigvalsh": ratio, "difference": difference}}
 
 
 def monitor_overhead(
@@ -445,9 +397,8 @@ def monitor_overhead(
 
     Examples
     --------
-    >>> from attsvm.validation.bench.model_cases import monitor_overhead
     >>> sorted(monitor_overhead(d=8, layers=1, heads=2, batch=2, length=4, repeats=2))
-    ['measured', 'overhead', 'plain', 'waiting']
+    ['measuring', 'seconds', 'share of a step', 'waiting']
     """
     import torch
     from torch import nn
@@ -480,7 +431,12 @@ def monitor_overhead(
             assert len(monitor.history) == 1
     plain, measured, waiting = (float(np.median(found[kind])) for kind in ("plain", "measured", "waiting"))
     overhead = (measured + (every - 1) * waiting) / (every * plain)
-    return {"plain": plain, "measured": measured, "waiting": waiting, "overhead": overhead}
+    return {"seconds": plain, "measuring": measured, "waiting": waiting, "share of a step": overhead}
+
+
+def monitor_cost(seed: int) -> Numbers:
+    """`monitor_overhead` at MiniLM's size."""
+    return {"attsvm": monitor_overhead(seed)}
 
 
 @contextmanager

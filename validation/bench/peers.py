@@ -20,23 +20,6 @@ import numpy.typing as npt
 import attsvm
 from attsvm.solvers.arrays import FloatArray
 
-__all__ = [
-    "PEERS",
-    "Peer",
-    "Task",
-    "daqp_from_tokens",
-    "feasible_gap",
-    "missing_modules",
-    "moreau_prepare",
-    "moreau_psd_prepare",
-    "moreau_psd_read",
-    "moreau_solve",
-    "norm_of",
-    "proxsuite_solve",
-    "run_peer",
-    "tasks_of",
-]
-
 
 @dataclass(frozen=True)
 class Task:
@@ -92,8 +75,6 @@ def tasks_of(problem: attsvm.AttentionProblem, count: int | None = None) -> list
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.bench.peers import tasks_of
     >>> [task.differences.shape for task in tasks_of(attsvm.random_problem(n=2, T=3, d=4, batch=5, seed=0), 2)]
     [(4, 4), (4, 4)]
     """
@@ -114,8 +95,6 @@ def feasible_gap(task: Task, W: npt.ArrayLike, lower_bound: float, norm: str = "
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.bench.peers import feasible_gap, tasks_of
     >>> problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
     >>> best = attsvm.att_svm(problem)
     >>> abs(feasible_gap(tasks_of(problem)[0], 5.0 * best.W, best.certificate.lower_bound)) < 1e-12
@@ -271,7 +250,6 @@ def missing_modules(name: str) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> from attsvm.validation.bench.peers import missing_modules
     >>> missing_modules("scipy NNLS")
     ()
     """
@@ -364,7 +342,6 @@ def _daqp_given(arguments: list[tuple[npt.NDArray[Any], ...]]) -> list[FloatArra
 
 _ALL = 1 << 30
 
-
 PEERS: dict[str, Peer] = {
     "cvxpy per constraint": Peer(_each(_loop, False), ("cvxpy",)),
     "cvxpy CLARABEL": Peer(_each(_vectorised, "CLARABEL", False), ("cvxpy", "clarabel")),
@@ -393,9 +370,6 @@ def run_peer(name: str, tasks: list[Task]) -> list[FloatArray]:
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.bench.peers import run_peer
-    >>> from attsvm.validation.bench.peers import tasks_of
     >>> problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
     >>> W = run_peer("scipy NNLS", tasks_of(problem))[0]
     >>> abs(W - attsvm.att_svm(problem).W).max() < 1e-10

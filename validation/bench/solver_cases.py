@@ -13,19 +13,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 import attsvm
+from attsvm.generate import random_points
 from attsvm.solvers import MarginProblem, get_norm, solve
 from attsvm.validation.bench.measurement import (
     Line,
     Numbers,
     Result,
     Spread,
-    Stopwatch,
     Timed,
     Verdict,
     at_least,
@@ -33,30 +32,15 @@ from attsvm.validation.bench.measurement import (
     measure,
     measure_with_timeout,
     one_thread,
+    timed,
 )
 from attsvm.validation.bench.peers import PEERS, Task, feasible_gap, missing_modules, run_peer, tasks_of
 
-__all__ = [
-    "GROWTH_SIZES",
-    "PEERS_WITH_GRADIENTS",
-    "SolveCase",
-    "agreement",
-    "fitted_exponent",
-    "gradient_speed",
-    "growth",
-    "norm_speed",
-    "rows_of_tensors",
-    "sphere_problems",
-]
-
 Report = Callable[[str], None]
-
 
 _BUDGET = 0.5  # seconds of repeats per draw: a call of microseconds is repeated, one of seconds is not
 
-
 _USEFUL = 1e-2  # a peer whose gap is larger is shown, but no ratio is claimed against it
-
 
 _WARM = Task(np.eye(3)[None], np.ones((1, 3)), np.zeros(1, dtype=np.int64))
 
@@ -153,13 +137,13 @@ class SolveCase:
 
         if not self.slow:
             solve(None)  # imports and caches are not what is measured
-        timed = measure(solve, (lambda: None) if self.read else fresh, self.repeats, _BUDGET)
-        solutions = [timed.answer] if self.batch == 1 else list(timed.answer)
+        found = measure(solve, (lambda: None) if self.read else fresh, self.repeats, _BUDGET)
+        solutions = [found.answer] if self.batch == 1 else list(found.answer)
         solved = [s for s in solutions if s.status.has_solution]
         return _Ours(
-            seconds=timed.seconds / self.batch,
+            seconds=found.seconds / self.batch,
             gap=max(s.certificate.worst for s in solved),
-            memory=timed.memory,
+            memory=found.memory,
             data=float(problem.X.nbytes + problem.Z.nbytes),
             bounds=tuple(s.certificate.lower_bound for s in solutions),
             solver=str(solutions[0].solver),
@@ -173,8 +157,8 @@ class SolveCase:
         try:
             if not found:
                 peer.solve(peer.prepare(some[:1]))
-            timed = measure(peer.solve, partial(peer.prepare, some), max(3, self.repeats), _BUDGET)
-            found.append(self._judged(timed, peer.read(some, timed.answer), some, ours))
+            taken = measure(peer.solve, partial(peer.prepare, some), max(3, self.repeats), _BUDGET)
+            found.append(self._judged(taken, peer.read(some, taken.answer), some, ours))
         except Exception as error:
             return f"failed: {type(error).__name__}"
         return ""
@@ -183,13 +167,13 @@ class SolveCase:
         """A peer in a process of its own, which is stopped at the limit."""
         some = [tasks[: PEERS[name].most] for tasks in work]
         done, note = measure_with_timeout(partial(run_peer, name), [_WARM], some, self.timeout)
-        for timed, tasks, mine in zip(done, some, ours, strict=False):
-            found.append(self._judged(timed, timed.answer, tasks, mine))
+        for taken, tasks, mine in zip(done, some, ours, strict=False):
+            found.append(self._judged(taken, taken.answer, tasks, mine))
         return note
 
-    def _judged(self, timed: Timed, answers: list[Any], tasks: list[Task], ours: _Ours) -> _Found:
+    def _judged(self, taken: Timed, answers: list[Any], tasks: list[Task], ours: _Ours) -> _Found:
         gaps = [feasible_gap(t, W, bound, self.norm) for t, W, bound in zip(tasks, answers, ours.bounds, strict=False)]
-        return _Found(timed.seconds / len(tasks), max(gaps), timed.memory)
+        return _Found(taken.seconds / len(tasks), max(gaps), taken.memory)
 
     def _result(self, ours: list[_Ours], found: dict[str, list[_Found]], notes: dict[str, str]) -> Result:
         times = [o.seconds for o in ours]
@@ -266,7 +250,6 @@ def _absent(name: str) -> str:
 # What cvxpy may take at its own default accuracy; the quickest whose norm is right to _RIGHT counts.
 _RIGHT = 1e-6
 
-
 _BACKENDS = {
     "l1": ("CLARABEL", "HIGHS"),
     "linf": ("CLARABEL", "HIGHS"),
@@ -274,7 +257,6 @@ _BACKENDS = {
     "l3": ("CLARABEL",),
     "l1.5": ("CLARABEL",),
 }
-
 
 NORMS = tuple(_BACKENDS)
 
@@ -284,15 +266,12 @@ def sphere_problems(count: int, seed: int, size: tuple[int, int, int] = (6, 8, 1
 
     Examples
     --------
-    >>> from attsvm.validation.bench.solver_cases import sphere_problems
     >>> sphere_problems(2, 0)[1].m
     42
     """
     n, T, d = size
     rng = np.random.default_rng(seed)
-    tokens, queries = rng.normal(size=(count, n, T, d)), rng.normal(size=(count, n, d))
-    tokens /= np.linalg.norm(tokens, axis=-1, keepdims=True)
-    queries /= np.linalg.norm(queries, axis=-1, keepdims=True)
+    tokens, queries = random_points(rng, (count, n, T, d)), random_points(rng, (count, n, d))
     a = (tokens[:, :, :1] - tokens[:, :, 1:]).reshape(count, -1, d)
     return [MarginProblem(a[k], queries[k], np.repeat(np.arange(n), T - 1)) for k in range(count)]
 
@@ -311,22 +290,11 @@ def _by_cvxpy(problem: MarginProblem, norm: str, backend: str) -> float:
     return float(program.value)
 
 
-def _seconds(work: Any, repeats: int) -> float:
-    work()  # loads what it needs
-    taken = []
-    for _ in range(repeats):
-        watch = Stopwatch()
-        work()
-        taken.append(watch.seconds())
-    return median(taken)
-
-
 def norm_speed(seed: int, norm: str, batch: int = 200, repeats: int = 9) -> Numbers:
     """One problem of (6, 8, 10), and a batch; cvxpy gets the one problem, and its time counts for each of a batch.
 
     Examples
     --------
-    >>> from attsvm.validation.bench.solver_cases import norm_speed
     >>> found = norm_speed(0, "l1", batch=4, repeats=1)
     >>> found["attsvm"]["gap"] <= 1e-7, found["attsvm"]["difference"] < 1e-6
     (True, True)
@@ -338,16 +306,16 @@ def norm_speed(seed: int, norm: str, batch: int = 200, repeats: int = 9) -> Numb
     for name in _BACKENDS[norm]:
         if find_spec(name.lower() if name != "HIGHS" else "highspy") is not None:
             apart[name] = abs(_by_cvxpy(first, norm, name) / alone.norm - 1.0)
-            peers[name] = _seconds(lambda name=name: _by_cvxpy(first, norm, name), max(1, repeats // 3))
-    single = _seconds(lambda: solve(first, norm), repeats)
-    many = _seconds(lambda: solve(whole, norm), max(1, repeats // 3)) / batch
+            _, peers[name] = timed(partial(_by_cvxpy, first, norm, name), max(1, repeats // 3))
+    _, single = timed(partial(solve, first, norm), repeats)
+    _, many = timed(partial(solve, whole, norm), max(1, repeats // 3))
     quickest = min(seconds for name, seconds in peers.items() if apart[name] <= _RIGHT)
     gap = max(alone.certificate.proved, float(np.max(together.certificate.proved)))
     ours = {
         "seconds": single,
-        "seconds in a batch": many,
+        "seconds in a batch": many / batch,
         "times as fast": quickest / single,
-        "times as fast in a batch": quickest / many,
+        "times as fast in a batch": quickest / (many / batch),
         "gap": gap,
         "difference": apart["CLARABEL"],
     }
@@ -360,7 +328,6 @@ def agreement(seed: int, count: int = 100) -> Numbers:
 
     Examples
     --------
-    >>> from attsvm.validation.bench.solver_cases import agreement
     >>> agreement(0, count=1)["all norms"]["worst gap"] <= 1e-7
     True
     """
@@ -395,7 +362,6 @@ def growth(
 
     Examples
     --------
-    >>> from attsvm.validation.bench.solver_cases import growth
     >>> list(growth(0, sizes=(2, 4), T=3, d=8)["attsvm"])
     ['exponent', '4 rows', '8 rows']
     """
@@ -413,7 +379,6 @@ def fitted_exponent(rows: list[int], seconds: list[float]) -> float:
 
     Examples
     --------
-    >>> from attsvm.validation.bench.solver_cases import fitted_exponent
     >>> round(fitted_exponent([10, 100, 1000], [1.0, 10.0, 100.0]), 6)
     1.0
     """
@@ -426,7 +391,6 @@ def rows_of_tensors(X: Any, Z: Any, selected: Any) -> Any:
     Examples
     --------
     >>> import torch
-    >>> from attsvm.validation.bench.solver_cases import rows_of_tensors
     >>> rows_of_tensors(torch.randn(2, 3, 4, 5), torch.randn(2, 3, 6), torch.zeros(2, 3, dtype=torch.int64)).shape
     torch.Size([2, 9, 30])
     """
@@ -500,29 +464,18 @@ PEERS_WITH_GRADIENTS: dict[str, tuple[str, Callable[[str, tuple[int, int, int]],
 """Peers: the package, how a function of tensors is made for a norm and a size, and the norms that it is given."""
 
 
-def _timed(call: Callable[[], Any], repeats: int) -> tuple[Any, float]:
-    """The answer and the least time of some calls."""
-    call()
-    seconds, answer = [], None
-    for _ in range(repeats):
-        watch = Stopwatch()
-        answer = call()
-        seconds.append(watch.seconds())
-    return answer, min(seconds)
-
-
 def _measured(solve: Callable[..., Any], data: tuple[Any, Any, Any], repeats: int) -> tuple[dict[str, float], Any]:
     """Milliseconds per problem of forward and backward, and the gradient in the tokens."""
     import torch
 
     X, Z, selected = data
-    value, forward = _timed(lambda: solve(X, Z, selected), repeats)
+    value, forward = timed(lambda: solve(X, Z, selected), repeats, min)
     ones = torch.ones_like(value)
 
     def back() -> Any:
         return torch.autograd.grad(solve(X, Z, selected), (X, Z), ones)
 
-    grads, both = _timed(back, repeats)
+    grads, both = timed(back, repeats, min)
     size = 1e3 / len(X)
     backward = max(both - forward, 0.0)
     return {
@@ -555,7 +508,6 @@ def gradient_speed(
 
     Examples
     --------
-    >>> from attsvm.validation.bench.solver_cases import gradient_speed
     >>> sorted(gradient_speed(0, size=(2, 3, 4), batch=3, few=0)["attsvm, W"])[:4]
     ['backward over forward', 'backward, ms', 'both, ms', 'difference']
     """

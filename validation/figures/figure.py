@@ -81,7 +81,6 @@ def folder_beside(store: str | Path) -> Iterator[Path]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.figure import folder_beside
     >>> with folder_beside("results/own.sqlite") as folder:
     ...     print(folder)
     results
@@ -143,7 +142,6 @@ def read_settings(words: Sequence[str]) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.figure import read_settings
     >>> read_settings(["starts=100", "ends=[2, 3]"])
     {'starts': 100, 'ends': [2, 3]}
     """
@@ -325,10 +323,8 @@ PAPERS = {
     "specialization": "Specialization of softmax attention heads",
 }
 
-
 # Whose statements are rows of the ledger: the papers, and newer ones whose figures are not drawn again.
 LEDGER = PAPERS | {"newer": "Newer papers on the same margin problem"}
-
 
 GROUPS = PAPERS | {"own": "What this library says of itself"}
 
@@ -338,7 +334,6 @@ def all_figures(paper: str = "svm") -> list[Figure]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.figure import all_figures
     >>> [figure.name for figure in all_figures("svm")][:2]
     ['fig1', 'fig4']
     """
@@ -359,7 +354,6 @@ def choose_figures(names: Sequence[str], everything: bool = False) -> list[Figur
 
     Examples
     --------
-    >>> from attsvm.validation.figures.figure import choose_figures
     >>> [(f.paper, f.name) for f in choose_figures(["fig2"])]
     [('svm', 'fig5')]
     """
@@ -388,7 +382,6 @@ def figure_titles(paper: str) -> list[tuple[str, str]]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.figure import figure_titles
     >>> figure_titles("svm")[0]
     ('fig1', 'Paths of W z and K Q^T z towards the SVM directions in the plane')
     """
@@ -515,8 +508,6 @@ def write_summary(folder: Path, records: Sequence[Mapping[str, Any]]) -> tuple[P
     Examples
     --------
     >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attsvm.validation.figures.figure import write_summary
     >>> folder = Path(tempfile.mkdtemp())
     >>> [path.name for path in write_summary(folder, [])]
     ['summary.md', 'summary.html']
@@ -567,9 +558,6 @@ def run_figure(
     Examples
     --------
     >>> import tempfile
-    >>> from attsvm.validation.figures.figure import Options
-    >>> from attsvm.validation.figures.figure import choose_figures
-    >>> from attsvm.validation.figures.figure import run_figure
     >>> short = Options(quick=True, trials=1, change={"steps": 20, "marks": (10, 20)})
     >>> record = run_figure(choose_figures(["fig1"])[0], tempfile.mkdtemp(), short)
     >>> record["figure"], record["seed"]
@@ -615,9 +603,6 @@ def run_figures(
     Examples
     --------
     >>> import tempfile
-    >>> from attsvm.validation.figures.figure import Options
-    >>> from attsvm.validation.figures.figure import choose_figures
-    >>> from attsvm.validation.figures.figure import run_figures
     >>> short = Options(quick=True, trials=1, change={"steps": 20, "marks": (10, 20)})
     >>> records = run_figures(choose_figures(["fig1"]), tempfile.mkdtemp(), short)
     >>> len(records)

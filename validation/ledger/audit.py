@@ -25,16 +25,6 @@ from attsvm.records import digest
 from attsvm.validation.figures.figure import LEDGER
 from attsvm.validation.ledger.claim_record import Check, Claim, Measurement, Verdict, records
 
-__all__ = [
-    "Audit",
-    "SeedRun",
-    "all_claims",
-    "audit",
-    "audit_seeds",
-    "find_claims",
-    "item_key",
-]
-
 
 @dataclass(frozen=True)
 class Audit:
@@ -68,7 +58,6 @@ def all_claims(papers: Iterable[str] | None = None) -> list[Claim]:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.audit import all_claims
     >>> all_claims(["svm"])[0].paper
     'svm'
     """
@@ -111,7 +100,6 @@ def item_key(text: str) -> str:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.audit import item_key
     >>> item_key("Thm. 4"), item_key("thm4"), item_key("Theorem 4"), item_key("eq. 34a")
     ('theorem4', 'theorem4', 'theorem4', '(34a)')
     """
@@ -137,7 +125,6 @@ def find_claims(ids: Sequence[str], papers: Iterable[str] | None = None) -> list
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.audit import find_claims
     >>> [claim.id for claim in find_claims(["svm:thm4"])]
     ['svm:thm4-limit', 'svm:thm4-unique']
     >>> [claim.id for claim in find_claims(["svm:Theorem 3"])]
@@ -194,9 +181,7 @@ def audit(claim: Claim, seed: int = 0, trials: int | None = None) -> Audit:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger import Claim, Verdict
     >>> from attsvm.validation.ledger.claim_record import count
-    >>> from attsvm.validation.ledger.audit import audit
     >>> def measure(square, rng, trials):
     ...     x = rng.normal(size=trials)
     ...     return count(abs(square(x) - x * x), 1e-12)
@@ -262,7 +247,6 @@ def code_digest(paper: str) -> str:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.audit import code_digest
     >>> len(code_digest("svm"))
     12
     """
@@ -301,8 +285,6 @@ def audit_seeds(
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.audit import find_claims
-    >>> from attsvm.validation.ledger.audit import audit_seeds
     >>> runs = audit_seeds(find_claims(["svm:eq10"]), [0, 1, 2], trials=5)
     >>> [(run.seed, run.agrees) for run in runs]
     [(0, True), (1, True), (2, True)]

@@ -21,19 +21,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "Check",
-    "Claim",
-    "Measurement",
-    "Verdict",
-    "count",
-    "each",
-    "each_case",
-    "implication",
-    "records",
-]
-
-
 _FIELDS = (
     "source", "statement", "verdict", "answer", "quote", "hypotheses", "correction", "holds", "proof", "evidence",
     "reason", "same_as", "tight",
@@ -46,7 +33,6 @@ def records(paper: str) -> dict[str, dict[str, Any]]:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.claim_record import records
     >>> records("svm")["thm6"]["statement"]
     'The same size makes every selection of tokens feasible.'
     """
@@ -119,7 +105,6 @@ def count(errors: Any, tolerance: float, detail: str = "") -> Measurement:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.claim_record import count
     >>> str(count([1e-12, 0.5], 1e-9, "relative error"))
     '1/2 violated, worst 0.5 (relative error)'
     """
@@ -135,7 +120,6 @@ def implication(cases: Iterable[tuple[Any, Any]], detail: str) -> Measurement:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.claim_record import implication
     >>> str(implication([(True, True), (True, False), (False, False)], "x > 0"))
     '1/2 violated, worst 0.5 (x > 0)'
     """
@@ -146,9 +130,7 @@ def implication(cases: Iterable[tuple[Any, Any]], detail: str) -> Measurement:
 
 Formula = Any
 
-
 Measure = Callable[[Formula, np.random.Generator, int], Measurement]
-
 
 Instance = Callable[[Formula, np.random.Generator, int], Any]
 
@@ -161,8 +143,6 @@ def each(tolerance: float, detail: str = "") -> Callable[[Instance], Measure]:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.ledger.claim_record import each
     >>> @each(1e-12, "error of a square")
     ... def square(formula, rng, k):
     ...     x = rng.normal()
@@ -188,8 +168,6 @@ def each_case(detail: str) -> Callable[[Instance], Measure]:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.ledger.claim_record import each_case
     >>> @each_case("powers")
     ... def grows(formula, rng, k):
     ...     return formula(k), 2**k > k

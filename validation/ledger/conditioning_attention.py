@@ -36,13 +36,6 @@ from attsvm.validation.ledger.conditioning_descent import (
     torch_loss,
 )
 
-__all__ = [
-    "CHECKS_ATTENTION",
-    "CHECKS_STEPS",
-    "CHECKS_THEOREM2",
-    "instance",
-]
-
 
 @each(1e-10, "relative error of d a / d eta at eta = 0, by automatic differentiation")
 def _attention_after_a_step(formula: Any, rng: Rng, k: int) -> Any:

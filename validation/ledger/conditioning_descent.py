@@ -23,20 +23,6 @@ from attsvm.softmax import condition_bounds, condition_number, jacobian_spectrum
 from attsvm.solvers.arrays import FloatArray
 from attsvm.validation.ledger.claim_record import Check, Measurement, count, each
 
-__all__ = [
-    "CHECKS_JACOBIAN",
-    "CHECKS_OVERPARAMETERIZED",
-    "FloatArray",
-    "Rng",
-    "attention",
-    "autograd_hessian",
-    "autograd_jacobian",
-    "jacobian",
-    "realizable",
-    "torch_loss",
-]
-
-
 Rng = np.random.Generator
 
 
@@ -89,7 +75,6 @@ def torch_loss(problem: PromptProblem) -> Any:
     Examples
     --------
     >>> import torch
-    >>> from attsvm.dynamics.conditioning import curved_loss
     >>> problem, p_star = realizable(np.random.default_rng(0), 3, 4, 2, loss=curved_loss(1.0))
     >>> float(torch_loss(problem)(torch.tensor(p_star))) < 1e-30
     True

@@ -21,15 +21,6 @@ from attsvm.validation.figures.figure import LEDGER
 from attsvm.validation.ledger.audit import Audit, item_key
 from attsvm.validation.ledger.claim_record import Claim, Verdict, records
 
-__all__ = [
-    "Item",
-    "claim_record",
-    "claim_text",
-    "item_text",
-    "items_of",
-    "ledger_pages",
-]
-
 
 @dataclass(frozen=True)
 class Item:
@@ -60,7 +51,6 @@ def items_of(paper: str) -> tuple[Item, ...]:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.ledger_pages import items_of
     >>> items_of("svm")[0]
     Item(name='Figure 1', figure='fig1', why='')
     """
@@ -76,7 +66,6 @@ _LINKS = {
     "specialization": "[arXiv 2603.03993](https://arxiv.org/abs/2603.03993)",
     "newer": "by their abstracts",
 }
-
 
 _INDEX = """\
 # Which of the papers' statements hold
@@ -96,7 +85,6 @@ condition that is not stated there. *Fails as printed*: false under every reason
 [What needs a correction](wrong.md) lists the corrections alone. `attsvm claims --pages docs` writes these pages.
 """
 
-
 _WRONG = """\
 # What needs a correction in the papers
 
@@ -112,7 +100,6 @@ def claim_record(claim: Claim, audit: Audit | None = None) -> dict[str, Any]:
     Examples
     --------
     >>> from attsvm.validation.ledger.audit import all_claims
-    >>> from attsvm.validation.ledger.ledger_pages import claim_record
     >>> claim_record(all_claims(["svm"])[0])["paper"]
     'svm'
     """
@@ -168,7 +155,6 @@ def item_text(name: str) -> str:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.ledger_pages import item_text
     >>> item_text("svm:Figure 3"), item_text("svm:fig 1"), item_text("svm:thm4")
     ('svm: Figure 3: a diagram of the results', 'svm: Figure 1: `attsvm validate fig1`', '')
     """
@@ -188,7 +174,6 @@ def claim_text(claim: Claim) -> str:
     Examples
     --------
     >>> from attsvm.validation.ledger.audit import find_claims
-    >>> from attsvm.validation.ledger.ledger_pages import claim_text
     >>> print(claim_text(find_claims(["svm:thm6"])[0]))
     svm:thm6 (Theorem 6): holds
         The same size makes every selection of tokens feasible.
@@ -354,7 +339,6 @@ def ledger_pages(claims: Sequence[Claim]) -> dict[str, str]:
     Examples
     --------
     >>> from attsvm.validation.ledger.audit import all_claims
-    >>> from attsvm.validation.ledger.ledger_pages import ledger_pages
     >>> sorted(ledger_pages(all_claims()))[:3]
     ['claims.md', 'claims_conditioning.md', 'claims_localization.md']
     """

@@ -19,8 +19,6 @@ import numpy as np
 
 from attsvm.validation.ledger.claim_record import Claim, Measurement
 
-__all__ = ["FACTORS", "Mutation", "is_tight", "mutations", "reference", "shares", "survivors"]
-
 FACTORS = (1.1, 1 / 1.1)
 _REFERENCE_SEED = 20_231  # of the reference instances
 _REFERENCE_TRIALS = 40
@@ -65,7 +63,6 @@ def survivors() -> dict[str, str]:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.mutate import survivors
     >>> survivors()["svm:thm4-limit"]
     'invariant: compared up to a positive factor'
     """
@@ -78,7 +75,6 @@ def reference(claim: Claim, formula: Any = None) -> tuple[float, float]:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.mutate import reference
     >>> from attsvm.validation.ledger.audit import find_claims
     >>> round(reference(find_claims(["svm:eq17"])[0])[0], 2)  # |S'|_F reaches half of the bound 1
     -0.5
@@ -95,7 +91,6 @@ def is_tight(claim: Claim, formula: Any = None) -> tuple[bool, str]:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.mutate import is_tight
     >>> from attsvm.validation.ledger.audit import find_claims
     >>> claim = find_claims(["svm:eq17"])[0]
     >>> is_tight(claim)[0], is_tight(claim, 1.1 * claim.printed)[0]
@@ -216,7 +211,6 @@ def mutations(claim: Claim, seed: int = 0, trials: int | None = None, *, scaled:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.mutate import mutations
     >>> from attsvm.validation.ledger.audit import find_claims
     >>> [m.caught for m in mutations(find_claims(["conditioning:P1-lin"])[0])]
     [True, True, True]
@@ -241,7 +235,6 @@ def shares(found: list[Mutation]) -> tuple[int, int]:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.mutate import Mutation, shares
     >>> kept = Mutation("svm:b", "x 1.1", True, False, "", "invariant: sign")
     >>> shares([Mutation("svm:a", "x 1.1", True, True, ""), kept])
     (1, 1)

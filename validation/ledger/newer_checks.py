@@ -25,11 +25,6 @@ from attsvm.next_token import (
 )
 from attsvm.validation.ledger.claim_record import Check, each
 
-__all__ = [
-    "CHECKS_JOINT",
-    "CHECKS_NEXT_TOKEN",
-]
-
 
 def _corpus(rng: np.random.Generator, acyclic: bool) -> tuple[list[list[int]], np.ndarray]:
     """A corpus with a feasible Graph-SVM that orders something, of the wanted kind."""

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from attsvm.validation.ledger.claim_record import Claim
 
-__all__ = ["TITLES", "Quotation", "check_quotations", "find_papers", "is_printed", "prose"]
-
 # Words by which a text is known to be the paper: of its title, or (where the text starts after it) of its abstract.
 TITLES: Mapping[str, str] = {
     "svm": "hard-margin SVM problem that separates optimal input tokens from non-optimal tokens",
@@ -57,7 +55,6 @@ def prose(text: str) -> list[str]:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.quotations import prose
     >>> prose("we posit that d >~ (T + n) log(T + n) will suf-\nfice")
     ['posit', 'that', 'will', 'suffice']
     """
@@ -89,7 +86,6 @@ def is_printed(quote: str, words: Sequence[str]) -> str:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.quotations import is_printed, prose
     >>> paper = prose("Suppose the loss l is strictly decreasing. Then no finite W is stationary.")
     >>> is_printed("the loss l is strictly decreasing ... no finite W", paper)
     ''

@@ -19,12 +19,10 @@ from attsvm.paths.weight_decomposition import best_combination
 from attsvm.selection_rows import selection_rows
 from attsvm.softmax import softmax
 from attsvm.theory.support_assumptions import interpolating_multipliers
-from attsvm.validation.ledger import localization_signal, specialization_loss, specialization_risk
+from attsvm.validation.ledger import localization_checks, specialization_loss, specialization_risk
 from attsvm.validation.ledger.conditioning_descent import jacobian
 from attsvm.validation.ledger.specialization_loss import sp, torch
 from attsvm.validation.ledger.svm_instances import risk
-
-__all__ = ["SLIPS"]
 
 
 def _erm_without_mean(X: Any, Y: Any, Z: Any, v: Any, K: Any, Q: Any, loss: Any) -> float:
@@ -160,7 +158,6 @@ _SVM: dict[str, Any] = {
     "fig11-m": lambda m, n: m >= 1,
 }
 
-
 _CONDITIONING: dict[str, Any] = {
     "E5-6": lambda z: np.diag(z) - np.outer(z, z) / 2,
     "L1.1-2": lambda z: np.diag(z) - 1.01 * np.outer(z, z),
@@ -228,7 +225,6 @@ _CONDITIONING: dict[str, Any] = {
     "Rk8": lambda W, v: W.T @ v,
 }
 
-
 _POLARIZATION: dict[str, Any] = {
     "C01": lambda V, a, r: pol.full_rates(V, a, 0.9 * np.asarray(r)),
     "C02": lambda u, s, b, gamma: (gamma * s, gamma * s * (u - s @ u)),  # b forgotten
@@ -279,13 +275,9 @@ _POLARIZATION: dict[str, Any] = {
 }
 
 
-def scaled(correct: Any, factor: float = 1.05) -> Any:
-    return lambda *arguments: factor * correct(*arguments)
-
-
 def _one_cumulant(i: int, j: int, T: int, trace: float, square: float) -> Any:
     """Corrected, but for 3 q in place of 2 q in the fourth."""
-    found = list(localization_signal.CHECKS_MOMENTS["6"].corrected(i, j, T, trace, square))
+    found = list(localization_checks.CHECKS_MOMENTS["6"].corrected(i, j, T, trace, square))
     found[3] = i * j * (3 * square + trace**2)
     return tuple(found)
 
@@ -297,7 +289,7 @@ def _from_zero(i: int, j: int, T: int, trace: float, square: float) -> Any:
     return i * trace, i * i * both, crossed, i * j * both, (T * i + i * j) * square + i * j * trace**2
 
 
-def mean_lemma3(W: Any, S: Any, a: Any, m: Any) -> Any:
+def _mean_lemma3(W: Any, S: Any, a: Any, m: Any) -> Any:
     t, form = np.trace(W @ S), m @ W @ m
     return t + form, S[0, 1] + m[0] * m[1], (a @ W @ m) * (t + form), t**2 + 2 * t * form + form**2
 
@@ -307,7 +299,7 @@ _LOCALIZATION: dict[str, Any] = {
     "2": lambda omega: (omega - np.median(omega)) / len(omega),
     "3": lambda L: softmax(L.ravel()).reshape(L.shape),  # over all entries
     "4": lambda signal: 1.0,
-    "5": mean_lemma3,  # without the cumulant terms
+    "5": _mean_lemma3,  # without the cumulant terms
     "6": [_one_cumulant, _from_zero],
     "11": lambda T, r: (np.arange(1, T + 1) / T) * r,  # not centered
     "12": lambda theta: 2 * (theta - 0.5) ** 2 + 1 / 10,
@@ -350,39 +342,39 @@ def _printed(place: str) -> Any:
     )[place].printed
 
 
-def from_q(overlaps: Any) -> Any:
+def _from_q(overlaps: Any) -> Any:
     values, vectors = torch.linalg.eigh(overlaps.q)
     return overlaps.m, (vectors * values.clamp_min(0).sqrt()) @ vectors.T
 
 
-def doubled(activation: Any, L: Any, H: Any, b: Any) -> Any:
+def _doubled(activation: Any, L: Any, H: Any, b: Any) -> Any:
     c = sp.quadratic_constants(activation, L, H, b=b)
     return 2 * c.c3, c.c4
 
 
-def no_threshold(B: Any, F: Any) -> Any:
+def _no_threshold(B: Any, F: Any) -> Any:
     point = sp.opposite_heads(B, F)
     return sp.OrderParameters(point.m, None, 0 * point.b, point.v)
 
 
-def lopsided(m: Any, r1: Any, r2: Any, b: Any, v: Any) -> Any:
+def _lopsided(m: Any, r1: Any, r2: Any, b: Any, v: Any) -> Any:
     point = _printed("8")(m, r1, r2, b, v)
     return sp.OrderParameters(point.m * torch.tensor([[1.0], [2.0], [1.0]]), point.r, point.b, point.v)
 
 
-def slow(start: Any, samples: Any, activation: Any, times: Any) -> Any:
+def _slow(start: Any, samples: Any, activation: Any, times: Any) -> Any:
     return sp.gradient_flow(start, samples, activation, [t / 2 + 1e-9 * k for k, t in enumerate(times)], step=0.5)
 
 
 _SPECIALIZATION: dict[str, Any] = {
-    "1": from_q,
+    "1": _from_q,
     "2": lambda rng, n, H, L: np.zeros((n, H, L)),
-    "3": lambda start, samples, times: slow(start, samples, "softmax", times),
-    "4": slow,
+    "3": lambda start, samples, times: _slow(start, samples, "softmax", times),
+    "4": _slow,
     "5": lambda lr, batch, D: True,
     "6": lambda scores, b, v: _printed("6")(scores, -b, v),
     "7": lambda scores, b: np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True),
-    "8": lopsided,
+    "8": _lopsided,
     "9": lambda prior: prior.covariance[0, 1] == 0 or prior.weights[0] == 0.8,
     "10": lambda activation, L, H: 0.5 * sp.initial_gradient(activation, L, H),
     "11": (-1.0, 1.0, 1.0, 1.0),
@@ -392,7 +384,7 @@ _SPECIALIZATION: dict[str, Any] = {
     "15": lambda L, H, b, v: (0.0, 0.0),
     "16": [lambda m, cov: _printed("16")(m, cov)[::2], lambda m, cov: (1.0, *_printed("16")(m, cov)[1:])],
     "17": lambda activation, L, H, variance, b: np.zeros((H, H)),
-    "18": doubled,
+    "18": _doubled,
     "19": lambda prior: 3.0,
     "20": lambda activation, L, H, b, v: 2 * _printed("20")(activation, L, H, b, v),
     "21": lambda c1, r: c1 * float((r.sum(axis=1) ** 2).sum()),
@@ -406,7 +398,7 @@ _SPECIALIZATION: dict[str, Any] = {
     "29": lambda squares, D: float(squares.mean()) / D**0.5,
     "30": lambda prior: sp.OrderParameters(torch.tensor(prior.atoms)),
     "31": lambda prior, L: 0.25,
-    "32": no_threshold,
+    "32": _no_threshold,
     "33": lambda spikes: (spikes - 1,),
     "34": (8, 4, 2),
     "36": (40.0, 2.0),
@@ -418,7 +410,6 @@ _SPECIALIZATION: dict[str, Any] = {
     "44": lambda n: 0.01 * n**0,
     "47": lambda L, b: sp.balanced_amplitude(L + 1, b),
 }
-
 
 _NEWER: dict[str, Any] = {
     "graph-direction": lambda sequences, table: graph_svm(sequences, table).W.T,  # queries and tokens exchanged

@@ -47,8 +47,6 @@ def generator(rng: Rng) -> torch.Generator:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.ledger.specialization_loss import generator
     >>> generator(np.random.default_rng(0)).initial_seed() == generator(np.random.default_rng(0)).initial_seed()
     True
     """
@@ -60,7 +58,6 @@ def point_of(m: Any, r: Any = None, b: Any = 0.0, v: float = 1.0) -> sp.OrderPar
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.specialization_loss import point_of
     >>> point_of([[1.0]], b=2.0).b
     tensor([2.], dtype=torch.float64)
     """
@@ -78,7 +75,6 @@ def exact_gradient(
     Examples
     --------
     >>> import attsvm.dynamics.specialization as sp
-    >>> from attsvm.validation.ledger.specialization_loss import exact_gradient, point_of
     >>> float(exact_gradient(sp.flipping_spike(1.0, 1.0), 4, point_of([[0.0, 0.0]]), "softmax").loss)
     0.75
     """
@@ -91,7 +87,6 @@ def exact_loss(prior: sp.Prior, L: int, point: sp.OrderParameters, activation: s
     Examples
     --------
     >>> import attsvm.dynamics.specialization as sp
-    >>> from attsvm.validation.ledger.specialization_loss import exact_loss, point_of
     >>> exact_loss(sp.flipping_spike(1.0, 1.0), 4, point_of([[0.0, 0.0]]), "softmax")
     0.75
     """
@@ -107,7 +102,6 @@ def direct_loss(
     --------
     >>> import torch
     >>> import attsvm.dynamics.specialization as sp
-    >>> from attsvm.validation.ledger.specialization_loss import direct_loss
     >>> g = torch.Generator().manual_seed(0)
     >>> model = sp.SingleLocation(sp.flipping_spike(1.0, 1.0), sp.draw_spikes(2, 300, generator=g), 4)
     >>> value, error = direct_loss(sp.MultiHeadAttention(torch.zeros(1, 300).double()), model, 200, g)

@@ -14,12 +14,6 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.validation.ledger.claim_record import Check, Measurement, count, each
 from attsvm.validation.ledger.specialization_loss import Rng, exact_gradient, exact_loss, generator, point_of, sp, torch
 
-__all__ = [
-    "CHECKS_BAYES",
-    "CHECKS_DYNAMICS",
-    "CHECKS_FIGURES",
-]
-
 
 @each(2e-5, "error of the change of curvature over |mbar|^2 (values about .06), or a sign")
 def _near(formula: Any, rng: Rng, k: int) -> Any:

@@ -18,13 +18,6 @@ from attsvm.theory.assumptions import check_unique
 from attsvm.validation.ledger.claim_record import Check, Measurement, count, each, each_case, implication
 from attsvm.validation.ledger.svm_instances import Array, Rng, cosine, make, rotation, seed_of
 
-__all__ = [
-    "CHECKS_CONE",
-    "CHECKS_FIGURES",
-    "CHECKS_MULTIPLE",
-    "simplex_projection",
-]
-
 
 def _cone_value(formula: Any, rng: Rng, trials: int) -> Measurement:
     """How a formula gathers ``max_low min_high`` over sequences and queries, against the library's cone."""
@@ -292,8 +285,6 @@ def simplex_projection(g: Array) -> Array:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.ledger.svm_cones import simplex_projection
     >>> simplex_projection(np.array([1.0, 0.5, -3.0]))
     array([0.75, 0.25, 0.  ])
     """
@@ -439,7 +430,6 @@ CHECKS_MULTIPLE = {
     "causal": Check(_sequence(True), attsvm.satt_svm, trials=3),
     "masks": Check(_masks, attsvm.att_svm, trials=4),
 }
-
 
 _PUBLISHED_KQ: dict[str, Any] = {
     "optimizer": "normalized_gd",

@@ -33,14 +33,6 @@ from attsvm.validation.ledger.svm_instances import (
     seed_of,
 )
 
-__all__ = [
-    "CHECKS_GLOBAL",
-    "CHECKS_GRADIENTS",
-    "CHECKS_LANDSCAPE",
-    "exact_test",
-    "proxy_test",
-]
-
 
 def _jacobian(s: Array) -> Array:
     return np.asarray(s[..., :, None] * np.eye(s.shape[-1]) - s[..., :, None] * s[..., None, :])
@@ -235,7 +227,6 @@ CHECKS_GRADIENTS = {
     "lemma9-sum": Check(_summable, lambda eta, fall: 2 / eta * fall, trials=9),
 }
 
-
 _SIGN = 1e-9  # a multiplier above minus this, relative to the largest, counts as nonnegative
 
 
@@ -244,8 +235,6 @@ def exact_test(p: AttentionProblem) -> bool:
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.ledger.svm_gradients import exact_test
     >>> exact_test(attsvm.random_problem(n=2, T=3, d=40, seed=0))
     True
     """
@@ -258,8 +247,6 @@ def proxy_test(p: AttentionProblem) -> bool:
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.ledger.svm_gradients import proxy_test
     >>> proxy_test(attsvm.random_problem(n=5, T=5, d=15, seed=0))
     True
     """

@@ -13,29 +13,9 @@ import numpy.typing as npt
 import attsvm
 from attsvm import AttentionProblem, LinearHead, ProblemBatch, attention
 
-__all__ = [
-    "LOSS_NAMES",
-    "Array",
-    "Rng",
-    "autograd",
-    "batch_of",
-    "cosine",
-    "feasible_problem",
-    "in_cone",
-    "make",
-    "margins",
-    "risk",
-    "rotation",
-    "scaled",
-    "seed_of",
-]
-
-
 Array = npt.NDArray[Any]
 
-
 Rng = np.random.Generator
-
 
 LOSS_NAMES = ("logistic", "exponential", "correlation")
 
@@ -45,8 +25,6 @@ def seed_of(rng: Rng) -> int:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.ledger.svm_instances import seed_of
     >>> 0 <= seed_of(np.random.default_rng(0)) < 2**32
     True
     """
@@ -58,8 +36,6 @@ def rotation(rng: Rng, d: int) -> Array:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.ledger.svm_instances import rotation
     >>> U = rotation(np.random.default_rng(0), 3)
     >>> bool(np.allclose(U @ U.T, np.eye(3)))
     True
@@ -73,8 +49,6 @@ def batch_of(problems: list[AttentionProblem]) -> ProblemBatch:
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.ledger.svm_instances import batch_of
     >>> batch_of([attsvm.random_problem(2, 3, 4, seed=s) for s in (0, 1)]).batch
     2
     """
@@ -92,7 +66,6 @@ def make(X: Any, Y: Any, Z: Any, v: Any) -> AttentionProblem:
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.svm_instances import make
     >>> make([[[1.0], [0.0]]], [1], [[1.0]], [1.0]).scores()
     array([[1., 0.]])
     """
@@ -104,8 +77,6 @@ def cosine(A: Array, B: Array) -> Array:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.ledger.svm_instances import cosine
     >>> round(float(cosine(np.eye(2), np.ones((2, 2)))), 6)
     0.707107
     """
@@ -127,9 +98,6 @@ def risk(problem: AttentionProblem, W: Any, loss: str) -> Any:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import attsvm
-    >>> from attsvm.validation.ledger.svm_instances import risk
     >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0]))
     >>> float(risk(problem, np.zeros((1, 1)), "correlation"))
     -0.5
@@ -147,9 +115,6 @@ def autograd(problem: AttentionProblem, parameters: tuple[Array, ...], loss: str
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import attsvm
-    >>> from attsvm.validation.ledger.svm_instances import autograd
     >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0]))
     >>> autograd(problem, (np.zeros((1, 1)),), "correlation")[0]
     array([[-0.25]])
@@ -180,9 +145,6 @@ def scaled(problem: AttentionProblem, W: Array, loss: str, selection: Any) -> tu
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import attsvm
-    >>> from attsvm.validation.ledger.svm_instances import scaled
     >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0])).repeat(1)
     >>> gradient, rest = scaled(problem, np.full((1, 1, 1), 900.0), "correlation", np.array([[0]]))
     >>> (gradient / rest[..., None]).tolist()
@@ -208,8 +170,6 @@ def margins(p: AttentionProblem, W: Array) -> Array:
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.ledger.svm_instances import margins
     >>> p = attsvm.random_problem(3, 4, 5, seed=0)
     >>> round(float(margins(p, attsvm.att_svm(p).W).min()), 6)
     1.0
@@ -226,8 +186,6 @@ def feasible_problem(rng: Rng, d: int = 5) -> tuple[AttentionProblem, Any]:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.ledger.svm_instances import feasible_problem
     >>> print(feasible_problem(np.random.default_rng(0))[1].status)
     optimal
     """
@@ -243,8 +201,6 @@ def in_cone(rng: Rng, p: AttentionProblem, W: Array, mu: float) -> Array:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.ledger.svm_instances import feasible_problem, in_cone, margins
     >>> rng = np.random.default_rng(0)
     >>> p, s = feasible_problem(rng)
     >>> bool(margins(p, in_cone(rng, p, s.W, 0.5)).min() * s.norm >= 0.5)

@@ -36,12 +36,6 @@ from attsvm.validation.ledger.svm_instances import (
     seed_of,
 )
 
-__all__ = [
-    "CHECKS_LEMMAS",
-    "CHECKS_LOCAL",
-    "CHECKS_WORDING",
-]
-
 
 @dataclass(frozen=True)
 class _Sample:

@@ -16,11 +16,6 @@ from attsvm.theory.assumptions import check_loss, gradient_at_zero
 from attsvm.validation.ledger.claim_record import Check, Measurement, count, each, each_case
 from attsvm.validation.ledger.svm_instances import LOSS_NAMES, Array, Rng, make, risk, rotation, seed_of
 
-__all__ = [
-    "CHECKS_PATHS",
-    "CHECKS_SETUP",
-]
-
 
 @each(1e-12, "relative error of the risk")
 def _erm(formula: Any, rng: Rng, k: int) -> Any:
@@ -181,7 +176,6 @@ CHECKS_SETUP = {
     "star-set": Check(_star_set, lambda b: np.array([[1.0, b], [b, 1.0]]), trials=15),
     "lemma2": Check(_lemma2, lambda scores, loss: float(loss(scores.max(axis=1)).mean()), trials=45),
 }
-
 
 RADII = (20.0, 320.0)
 

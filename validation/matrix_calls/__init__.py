@@ -4,12 +4,10 @@ from attsvm.validation.matrix_calls import (  # noqa: F401  # their cases
     file_calls,
     flow_calls,
     head_calls,
-    patch_calls,
     prompt_calls,
     selection_calls,
     solution_calls,
     svm_calls,
-    tensor_calls,
     token_calls,
     training_calls,
 )

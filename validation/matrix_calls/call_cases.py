@@ -41,36 +41,11 @@ from attsvm.losses import LOSSES
 from attsvm.solvers import ConvergenceWarning
 from attsvm.validation.matrix import EXPRESSIONS
 
-__all__ = [
-    "CASES",
-    "FORMS",
-    "GIVEN",
-    "MODULES",
-    "SIZES",
-    "Call",
-    "Case",
-    "Judged",
-    "Option",
-    "Row",
-    "axes_of",
-    "case",
-    "close",
-    "covering",
-    "judge",
-    "never",
-    "options_of",
-    "public_functions",
-    "rows_of",
-]
-
-
 GIVEN = "given"
 """Stands for a value of an optional argument that the case makes itself."""
 
-
 Row = dict[str, Any]
 """One combination: a value for each axis."""
-
 
 # Documented modules whose functions are public besides those of `attsvm` itself; classes that are called for work.
 MODULES = (
@@ -80,19 +55,16 @@ MODULES = (
     "attsvm.dynamics.specialization",
 )  # fmt: skip
 
-
 SINGLE = (
     "attsvm.solvers.solve", "attsvm.trained_head.split_heads", "attsvm.probing.heads_from_arrays",
     "attsvm.sklearn.AttentionSelector",
 )  # fmt: skip
-
 
 # Methods that do work of their own.
 METHODS = (
     "attsvm.solution:Solution.sensitivity", "attsvm.solution:Solution.derivative", "attsvm.solvers:Certificate.save",
     "attsvm.enumeration:LocalOptima.save_certificate",
 )  # fmt: skip
-
 
 # Strings of the whole library whose choices are registries, not lists in a docstring.
 _WORDS: dict[str, tuple[str, ...]] = {
@@ -128,7 +100,6 @@ def public_functions() -> dict[str, Callable[..., Any]]:
 
     Examples
     --------
-    >>> from attsvm.validation.matrix_calls.call_cases import public_functions
     >>> "attsvm.att_svm" in public_functions()
     True
     """
@@ -213,8 +184,6 @@ def options_of(function: Callable[..., Any]) -> list[Option]:
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.matrix_calls.call_cases import options_of
     >>> [option for option in options_of(attsvm.satt_svm) if option.name == "causal"]
     [Option(name='causal', choices=(False, True), listed=True)]
     """
@@ -268,8 +237,6 @@ def axes_of(
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.matrix_calls.call_cases import axes_of
     >>> axes_of(attsvm.separating_cone, {}, {})
     {'selection': (None, 'given')}
     """
@@ -313,7 +280,6 @@ def covering(
 
     Examples
     --------
-    >>> from attsvm.validation.matrix_calls.call_cases import covering
     >>> rows = covering({"a": (0, 1), "b": (0, 1), "c": (0, 1)}, seed=0)
     >>> len(rows) < 8, {(row["a"], row["c"]) for row in rows} == {(0, 0), (0, 1), (1, 0), (1, 1)}
     (True, True)
@@ -344,9 +310,7 @@ def covering(
 
 SIZES = ("small", "medium", "large")
 
-
 FORMS = ("one", "batch")
-
 
 Value = TypeVar("Value")
 
@@ -514,7 +478,6 @@ def judge(name: str, row: Row, seed: int) -> Judged:
 
     Examples
     --------
-    >>> from attsvm.validation.matrix_calls import judge, rows_of
     >>> judge("attsvm.export.factor", rows_of("attsvm.export.factor", 0)[0], 0).faults
     ()
     """

@@ -17,9 +17,7 @@ from attsvm.validation.matrix_calls.call_cases import FORMS, GIVEN, Call, case, 
 
 Tensor = torch.Tensor
 
-
 _T_END = 3.0
-
 
 _MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax": torch.exp, "sum": lambda x: x, "square": lambda x: x * x, "sigmoid_norm": torch.sigmoid,

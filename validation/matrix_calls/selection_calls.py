@@ -27,9 +27,7 @@ from attsvm.validation.matrix_calls.call_cases import FORMS, Call, Row, case, cl
 # two is left out of the comparison.
 _ON, _OFF = 1e-6, 1e-4
 
-
 _VERDICTS = get_args(Verdict)
-
 
 # Norms whose selections are listed; others are refused by these functions.
 _LISTED = ("frobenius", "nuclear")

@@ -30,27 +30,14 @@ from attsvm.validation.matrix import (
 )
 from attsvm.validation.matrix_calls.call_cases import FORMS, GIVEN, Call, Row, case, close
 
-__all__ = [
-    "answer_of",
-    "instances_of",
-    "iterations_within",
-    "margin_of",
-    "multi_query",
-    "scored",
-]
-
-
 # Iterations of a solver on problems of up to 42 rows, in its own unit: pivots, Newton steps or interior steps. The
 # reference (cvxpy) may need more.
 _ITERATIONS = 1500
 
-
 # Evaluations of a search with a limited rank: two starts of at most 60 rounds with 100 inner steps each.
 _EVALUATIONS = 2 * 60 * 150
 
-
 _STARTS = 2
-
 
 _TOLERANCE_OF_SUPPORT = {"support_tolerance": "a number; the support has cases of its own"}
 
@@ -147,13 +134,13 @@ def _rank_refused(row: Row) -> bool:
     return limited and (row["norm"] != "nuclear" or row["C"] is not None or row["solver"] == "cvxpy")
 
 
-def _slack_refused(row: Row) -> bool:
+def slack_refused(row: Row) -> bool:
     """Slack and loss say how rows may be missed, which a hard margin does not allow."""
     return row["C"] is None and (row["slack"], row["loss"]) != ("query", "hinge")
 
 
 def _svm_refused(row: Row) -> bool:
-    return _rank_refused(row) or _slack_refused(row)
+    return _rank_refused(row) or slack_refused(row)
 
 
 def _svm_work(row: Row) -> int:
@@ -239,12 +226,12 @@ def _sets(call: Call, kind: str) -> Iterator[str]:
         yield from [fault] if fault else []
 
 
-@case("attsvm.gen_svm", forms=FORMS, skip=_TOLERANCE_OF_SUPPORT, refused=_slack_refused, work=_svm_work)
+@case("attsvm.gen_svm", forms=FORMS, skip=_TOLERANCE_OF_SUPPORT, refused=slack_refused, work=_svm_work)
 def _gen_svm(call: Call) -> Iterator[str]:
     yield from _sets(call, "gen")
 
 
-@case("attsvm.finite_part", forms=FORMS, refused=_slack_refused, work=_svm_work)
+@case("attsvm.finite_part", forms=FORMS, refused=slack_refused, work=_svm_work)
 def _finite_part(call: Call) -> Iterator[str]:
     yield from _sets(call, "finite")
 
@@ -253,7 +240,7 @@ def _model_refused(row: Row) -> bool:
     """Probabilities are for the finite part, several queries for one token each; slack and loss need C."""
     finite, sets = row["formulation"] == "finite", row["formulation"] != "att"
     unset = sets and row["selection"] is None
-    return unset or finite != (row["probabilities"] is not None) or (sets and row["causal"]) or _slack_refused(row)
+    return unset or finite != (row["probabilities"] is not None) or (sets and row["causal"]) or slack_refused(row)
 
 
 @case("attsvm.cvxpy_model", refused=_model_refused, work=lambda row: 60_000)
@@ -294,7 +281,7 @@ def _solve_program(program: Any) -> None:
 def _verify_refused(row: Row) -> bool:
     both = row["selection"] is not None and row["selected_sets"] is not None
     scaled = row["scale_free"] and (row["offset"] is not None or row["C"] is not None)
-    return both or scaled or _slack_refused(row)
+    return both or scaled or slack_refused(row)
 
 
 @case("attsvm.verify", refused=_verify_refused)
@@ -377,7 +364,7 @@ def _rows_of(one: Instance) -> MarginProblem:
     return MarginProblem(a, one.Z, owner, rhs=1.0 - np.array(equality), equality=equality)
 
 
-@case("attsvm.multiclass_svm", refused=_slack_refused, work=_svm_work)
+@case("attsvm.multiclass_svm", refused=slack_refused, work=_svm_work)
 def _multiclass(call: Call) -> Iterator[str]:
     n, k, d = call.pick((6, 3, 7), (8, 4, 5), (15, 3, 3))
     H, names = call.rng.standard_normal((n, d)), np.array(["c", "b", "a", "d"])

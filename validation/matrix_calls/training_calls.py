@@ -18,9 +18,7 @@ from attsvm.validation.matrix_calls.call_cases import FORMS, GIVEN, Call, Row, c
 
 Tensor = torch.Tensor
 
-
 Block = dict[str, Tensor]
-
 
 _LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "logistic": lambda u: torch.nn.functional.softplus(-u),
@@ -28,15 +26,12 @@ _LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "correlation": lambda u: -u,
 }
 
-
 _OPTIMIZERS = (
     "normalized_gd", "gd", "polyak", "adam", "muon", "signum", "spectral", "sign", "steepest:l1", "steepest:l3",
     "mirror:l3", "ridge_decay", "flow", "compositional_muon",
 )  # fmt: skip
 
-
 _BY_SIGN = ("adam", "sign", "signum", "spectral", "muon", "steepest:l1", "compositional_muon")
-
 
 _STEPS = 3
 

@@ -28,19 +28,6 @@ from attsvm.losses import logistic
 from attsvm.training.log_gradient import ScaledGradient, factor_out, logit_gradient, pulled_to_weights
 from attsvm.training.tensors import TensorProblem, tensor_problem
 
-__all__ = [
-    "FINITE_MAPS",
-    "SUMMED",
-    "DigitReader",
-    "Summed",
-    "descend_finite",
-    "descend_summed",
-    "entmax",
-    "load_digits",
-    "sparsemax",
-    "summed_gradient",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Summed:
@@ -128,10 +115,6 @@ def summed_gradient(data: TensorProblem, W: Tensor) -> ScaledGradient:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import torch
-    >>> import attsvm
-    >>> from attsvm.validation.models.attention_layers import SUMMED, summed_gradient
     >>> batch = attsvm.random_problem(n=2, T=3, d=4, batch=2, seed=0)
     >>> layer = SUMMED["sigmoid"](batch, np.random.default_rng(0))
     >>> summed_gradient(layer.data, torch.zeros(2, 4, 4).double()).direction.shape
@@ -148,9 +131,6 @@ def descend_summed(layer: Summed, steps: int, lr: float, marks: list[int], seed:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import attsvm
-    >>> from attsvm.validation.models.attention_layers import SUMMED, descend_summed
     >>> batch = attsvm.random_problem(n=2, T=3, d=4, batch=2, seed=0)
     >>> layer = SUMMED["softmax"](batch, np.random.default_rng(0))
     >>> descend_summed(layer, 10, 0.1, [5, 10], seed=0).shape
@@ -175,8 +155,6 @@ def sparsemax(logits: Tensor) -> tuple[Tensor, Tensor]:
 
     Examples
     --------
-    >>> import torch
-    >>> from attsvm.validation.models.attention_layers import sparsemax
     >>> sparsemax(torch.tensor([0.5, 0.0, -2.0]))[0]
     tensor([0.7500, 0.2500, 0.0000])
     """
@@ -193,8 +171,6 @@ def entmax(logits: Tensor) -> tuple[Tensor, Tensor]:
 
     Examples
     --------
-    >>> import torch
-    >>> from attsvm.validation.models.attention_layers import entmax
     >>> entmax(torch.tensor([2.0, 0.0]))[0]
     tensor([1., 0.])
     """
@@ -230,8 +206,6 @@ def descend_finite(
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.models.attention_layers import descend_finite
     >>> batch = attsvm.random_problem(n=2, T=3, d=6, batch=4, seed=0)
     >>> W, last, stopped = descend_finite(batch, "sparsemax", 2000, 0.02, seed=0)
     >>> bool(stopped.all()), bool((last < 2000).all())

@@ -21,18 +21,7 @@ from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.training.optimizers import gradient_step
 from attsvm.user_input import require_count
 
-__all__ = [
-    "Corpus",
-    "LanguageModel",
-    "LanguageRun",
-    "read_wikitext",
-    "synthetic_corpus",
-    "train_language_model",
-]
-
-
 _NAMES = 2  # names per document
-
 
 _LENGTH = 40  # mean words per document, apart from names
 
@@ -72,7 +61,6 @@ def synthetic_corpus(tokens: int = 60_000, vocabulary: int = 500, seed: int | np
 
     Examples
     --------
-    >>> from attsvm.validation.models import synthetic_corpus
     >>> corpus = synthetic_corpus(tokens=1000, vocabulary=100)
     >>> len(corpus.train), len(corpus.valid), int(corpus.train.max()) < 100
     (900, 100, True)
@@ -122,7 +110,6 @@ def find_wikitext(folder: str | Path, part: str) -> Path:
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from attsvm.validation.models.language_model import find_wikitext
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (folder / "wiki.train.raw").write_text("a b")
     >>> find_wikitext(folder, "train").name
@@ -149,7 +136,6 @@ def read_wikitext(path: str | Path, vocabulary: int = 10_000) -> Corpus:
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from attsvm.validation.models import read_wikitext
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (folder / "wiki.train.tokens").write_text("a b a\nc a\n")
     >>> _ = (folder / "wiki.valid.tokens").write_text("a z\n")
@@ -212,8 +198,6 @@ class LanguageModel(nn.Module):
 
     Examples
     --------
-    >>> import torch
-    >>> from attsvm.validation.models import LanguageModel
     >>> LanguageModel(vocabulary=60, d=8, T=6)(torch.zeros(2, 6, dtype=torch.long)).shape
     torch.Size([2, 6, 60])
     """
@@ -337,7 +321,6 @@ def train_language_model(
 
     Examples
     --------
-    >>> from attsvm.validation.models import synthetic_corpus, train_language_model
     >>> run = train_language_model(synthetic_corpus(2000, 60), k1=100.0, k2=1.0, d=16, T=8, steps=20, record_every=10)
     >>> run.steps.tolist(), run.propagation.shape
     ([0, 10, 20], (3, 8))

@@ -20,19 +20,6 @@ from attsvm.dynamics.polarization.value_descent import AttentionKind, attention_
 from attsvm.training.optimizers import gradient_step
 from attsvm.user_input import positive, require_choice, require_count
 
-__all__ = [
-    "FlipRates",
-    "InductionReport",
-    "InductionTask",
-    "SetTask",
-    "SmallTransformer",
-    "TransformerSpec",
-    "flip_rates",
-    "induction_report",
-    "train_classifier",
-    "train_induction",
-]
-
 
 @dataclass(frozen=True)
 class InductionTask:
@@ -52,8 +39,6 @@ class InductionTask:
 
     Examples
     --------
-    >>> import torch
-    >>> from attsvm.validation.models import InductionTask
     >>> task = InductionTask(symbols=5, length=3)
     >>> tokens, target = task.sample(2, torch.Generator().manual_seed(0))
     >>> tuple(tokens.shape), tuple(target.shape), task.vocabulary
@@ -81,15 +66,7 @@ class InductionTask:
     def sample(
         self, count: int, generator: torch.Generator, device: torch.device | str | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Inputs (count, k + 2) and the token that follows them (count,).
-
-        Parameters
-        ----------
-        count : int
-        generator : torch.Generator
-        device : optional
-            Where the tensors go.
-        """
+        """Inputs (count, k + 2) and the token that follows them (count,)."""
         order = torch.rand(count, self.symbols, generator=generator).argsort(dim=1)[:, : self.length] + 1
         chosen = torch.randint(self.length, (count,), generator=generator)
         rows = torch.arange(count)
@@ -118,8 +95,6 @@ class SetTask:
 
     Examples
     --------
-    >>> import torch
-    >>> from attsvm.validation.models import SetTask
     >>> task = SetTask(vocabulary=81)
     >>> tokens, labels = task.sample(3, torch.Generator().manual_seed(0))
     >>> bool((tokens[:, :-1] // task.group == labels[:, None]).all()), task.is_degenerate, SetTask(41).is_degenerate
@@ -154,15 +129,7 @@ class SetTask:
     def sample(
         self, count: int, generator: torch.Generator, device: torch.device | str | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Inputs (count, length + 1) and labels (count,).
-
-        Parameters
-        ----------
-        count : int
-        generator : torch.Generator
-        device : optional
-            Where the tensors go.
-        """
+        """Inputs (count, length + 1) and labels (count,)."""
         labels = torch.randint(self.labels, (count,), generator=generator)
         inside = torch.rand(count, self.group, generator=generator).argsort(dim=1)[:, : self.length]
         tokens = torch.cat([inside + labels[:, None] * self.group, torch.full((count, 1), self.vocabulary - 1)], 1)
@@ -170,7 +137,6 @@ class SetTask:
 
 
 SOFTMAX = AttentionKind("softmax")
-
 
 POSITIONS = ("add", "concat", "none")
 
@@ -260,8 +226,6 @@ class SmallTransformer(nn.Module):
 
     Examples
     --------
-    >>> import torch
-    >>> from attsvm.validation.models import SmallTransformer, TransformerSpec
     >>> model = SmallTransformer(TransformerSpec(vocabulary=10, length=5, outputs=3, heads=2), seed=0)
     >>> logits, attention = model(torch.zeros(4, 5, dtype=torch.long), attention=True)
     >>> tuple(logits.shape), tuple(attention.shape)  # attention is (layer, head, sample, query, key)
@@ -342,8 +306,6 @@ def train_induction(
 
     Examples
     --------
-    >>> from attsvm.dynamics.polarization import AttentionKind
-    >>> from attsvm.validation.models import InductionTask, induction_report, train_induction
     >>> task = InductionTask(symbols=6, length=3)
     >>> model = train_induction(AttentionKind("softmax"), task=task, heads=1, dim=16, batch=16, steps=2)
     >>> induction_report(model, task, samples=32).scores.shape
@@ -422,15 +384,8 @@ def induction_report(
 ) -> InductionReport:
     """Accuracy and sink scores of the last layer on held-out samples.
 
-    Parameters
-    ----------
-    model : SmallTransformer
-    task : InductionTask, optional
-    samples, seed : int
-
     Examples
     --------
-    >>> from attsvm.validation.models import InductionTask, SmallTransformer, TransformerSpec, induction_report
     >>> task = InductionTask(symbols=6, length=3)
     >>> spec = TransformerSpec(vocabulary=13, length=5, outputs=13, dim=16)
     >>> 0 <= induction_report(SmallTransformer(spec), task, samples=64).accuracy <= 1
@@ -484,8 +439,6 @@ def train_classifier(
 
     Examples
     --------
-    >>> from attsvm.dynamics.polarization import AttentionKind
-    >>> from attsvm.validation.models import SetTask, flip_rates, train_classifier
     >>> task = SetTask(vocabulary=9, labels=2, length=3)
     >>> model = train_classifier(AttentionKind("softmax"), task=task, dim=16, batch=16, steps=3)
     >>> flip_rates(model, task, pairs=20).top.shape
@@ -558,15 +511,8 @@ def flip_rates(
     Two inputs with different labels exchange the token that CLS attends to most (for each layer and head); a flip
     succeeds when the prediction becomes the donor's label. A change to a third label does not count.
 
-    Parameters
-    ----------
-    model : SmallTransformer
-    task : SetTask, optional
-    pairs, seed : int
-
     Examples
     --------
-    >>> from attsvm.validation.models import SetTask, SmallTransformer, TransformerSpec, flip_rates
     >>> spec = TransformerSpec(vocabulary=81, length=11, outputs=4, layers=1, dim=16, causal=False, positions="none")
     >>> 0 <= flip_rates(SmallTransformer(spec), pairs=20).worst <= 1
     True

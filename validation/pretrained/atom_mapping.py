@@ -29,37 +29,18 @@ from attsvm.validation.pretrained.installed_models import MODELS, read_json, rea
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "HEAD",
-    "LAYER",
-    "Reaction",
-    "ReactionModel",
-    "Tasks",
-    "load_reaction_model",
-    "package_reactions",
-    "read_reactions",
-    "tasks_of",
-    "tokenize",
-]
-
-
 # The tokens of the model's vocabulary, as its authors split SMILES (Schwaller et al., Science Advances 2021).
 _TOKEN = re.compile(
     r"(\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9])"
 )
 
-
 _ATOM = re.compile(r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\*")
-
 
 _PLAIN = re.compile(r"\[(B|C|N|O|P|S|F|Cl|Br|I|b|c|n|o|s|p)(H\d*)?:(\d+)\]")
 
-
 _MAPPED = re.compile(r"(\[[^\]]*):(\d+)\]")
 
-
 _QUOTED = re.compile(r"[\"']([^\"'\s]*:\d+\][^\"'\s]*>>[^\"'\s]*)[\"']")
-
 
 _SPECIAL = ("[CLS]", "[SEP]")
 
@@ -104,7 +85,6 @@ def tokenize(smiles: str) -> Reaction:
 
     Examples
     --------
-    >>> from attsvm.validation.pretrained.atom_mapping import tokenize
     >>> reaction = tokenize("[CH3:1][Br:2].[OH-:3]>>[CH3:1][OH:3]")
     >>> reaction.words
     ('[CLS]', 'C', 'Br', '.', '[OH-]', '>>', 'C', 'O', '[SEP]')
@@ -196,7 +176,6 @@ def read_reactions(path: str | Path, limit: int, longest: int, vocabulary: set[s
 
 
 LAYER, HEAD, HEADS = 10, 5, 8
-
 
 ATTENTION = "encoder.albert_layer_groups.0.albert_layers.0.attention"
 

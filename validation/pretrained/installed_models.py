@@ -29,25 +29,6 @@ from attsvm.probing.model_files import LoadedModel, load_model
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "INSTALLED",
-    "MODELS",
-    "MissingModelError",
-    "ModelPackage",
-    "embed",
-    "english_paragraphs",
-    "installed_model",
-    "is_installed",
-    "pooled",
-    "read_ctranslate2",
-    "read_json",
-    "read_state",
-    "rxnfp_model",
-    "sentence_encoder",
-    "whisper_model",
-    "whisper_state",
-]
-
 
 class MissingModelError(FileNotFoundError):
     """The package with the weights is not installed; the message says how to install it."""
@@ -120,7 +101,6 @@ def is_installed(name: str) -> bool:
 
     Examples
     --------
-    >>> from attsvm.validation.pretrained.installed_models import is_installed
     >>> is_installed("surely-not-installed")
     False
     """
@@ -282,7 +262,6 @@ def english_paragraphs(count: int, *, words: int = 60) -> list[str]:
 
     Examples
     --------
-    >>> from attsvm.validation.pretrained.installed_models import english_paragraphs
     >>> found = english_paragraphs(3)
     >>> len(found), min(len(text.split()) for text in found) >= 60
     (3, True)

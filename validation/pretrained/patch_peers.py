@@ -16,25 +16,12 @@ import numpy.typing as npt
 import attsvm
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.validation.pretrained.installed_models import embed, pooled, sentence_encoder
-from attsvm.validation.pretrained.retrieval import linear_svc_pairs
+from attsvm.validation.pretrained.retrieval import SAME, linear_svc_pairs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from attsvm.patching.patch_result import Start
-
-__all__ = [
-    "LORA",
-    "Corrections",
-    "Drawn",
-    "QueryMap",
-    "Way",
-    "drawn_corrections",
-    "judged",
-    "peers",
-    "sequences",
-    "without_copies",
-]
 
 LORA = "LoRA of the encoder, InfoNCE"
 QueryMap = Callable[[FloatArray, Sequence[str]], FloatArray]
@@ -89,23 +76,17 @@ class Drawn:
     new_texts: tuple[str, ...] = ()
 
 
-# Documents above this cosine are copies: texts that agree as far as the model reads them.
-_SAME = 0.999
-
-
 def without_copies(documents: npt.NDArray[np.floating]) -> IntArray:
     """Documents of length 1 that are no copy of an earlier one: no map can tell copies apart.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.pretrained.patch_peers import without_copies
     >>> without_copies(np.eye(3)[[0, 1, 0, 2]])
     array([0, 1, 3])
     """
     copy = np.zeros(len(documents), dtype=bool)
     for low in range(0, len(documents), 1000):
-        same = documents[low : low + 1000] @ documents[: low + 1000].T > _SAME
+        same = documents[low : low + 1000] @ documents[: low + 1000].T > SAME
         copy[low : low + 1000] = np.tril(same, low - 1).any(axis=1)
     return np.flatnonzero(~copy)
 
@@ -129,8 +110,6 @@ def drawn_corrections(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.pretrained.patch_peers import drawn_corrections
     >>> rng = np.random.default_rng(0)
     >>> documents = rng.normal(size=(60, 8))
     >>> queries = documents + 0.8 * rng.normal(size=(60, 8))

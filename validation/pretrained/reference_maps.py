@@ -24,27 +24,10 @@ from attsvm._lazy import needs
 from attsvm.solvers.arrays import IntArray
 from attsvm.validation.pretrained.atom_mapping import Reaction, ReactionModel, Tasks, tokenize
 
-__all__ = [
-    "ARCHIVE",
-    "MappedReaction",
-    "ReactionStates",
-    "archive_at",
-    "archive_digest",
-    "compared",
-    "matched",
-    "one_to_one",
-    "read_archive",
-    "read_states",
-    "write_states",
-]
-
-
 ARCHIVE = "syntemp-1.0.3.tar.gz"
-
 
 # Of the archive that the figures of the docs were computed from.
 DIGEST = "4e0736df304f477e49e8abda31e9dde8c5217a525b0e28fbbc614893a82bf9ce"
-
 
 _REFERENCE, _ANSWERS = (f"Data/AAM/cgrtool_benchmark/{name}.smiles" for name in ("ref", "rxnmapper"))
 
@@ -159,7 +142,6 @@ def compared(reference: str, answer: str) -> MappedReaction | None:
 
     Examples
     --------
-    >>> from attsvm.validation.pretrained.reference_maps import compared
     >>> found = compared("[CH3:1][Br:2].[OH-:3]>>[CH3:1][OH:3]", "[OH-:1].Br[CH3:2]>>[OH:1][CH3:2]")
     >>> found.answers.tolist()
     [0, 2]
@@ -193,8 +175,6 @@ def matched(product: IntArray, reactant: IntArray, wanted: IntArray, chosen: Int
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.pretrained.reference_maps import matched
     >>> methyls, asked = np.array([0, 1, 0, 2]), np.array([0, 1, 2, 3])  # acetone to isopropanol
     >>> matched(methyls, methyls, asked, np.array([2, 1, 0, 1]))  # methyl groups exchanged, the oxygen wrong
     3
@@ -337,8 +317,6 @@ def one_to_one(logits: npt.NDArray[np.float64], allowed: npt.NDArray[np.bool_]) 
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.pretrained.reference_maps import one_to_one
     >>> one_to_one(np.array([[2.0, 1.0, 9.0], [5.0, 0.0, 9.0]]), np.array([[True, True, False]] * 2)).tolist()
     [1, 0]
     """

@@ -33,33 +33,11 @@ from attsvm.sklearn import AttentionSelector, mean_reciprocal_rank
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.validation.pretrained.installed_models import embed
 
-__all__ = [
-    "SOURCES",
-    "Asked",
-    "Scorer",
-    "Split",
-    "TextPair",
-    "docstring_pairs",
-    "embedded_pairs",
-    "hard_negatives",
-    "linear_svc_diagonal",
-    "linear_svc_pairs",
-    "manual_pairs",
-    "measured",
-    "metric_learning",
-    "package_pairs",
-    "text_pairs",
-    "triplet_adapter",
-    "ways",
-]
-
 TextPair = tuple[str, str, str]
 """Group (module, section of packages), short text, long text."""
 _SKIPPED = ("test", "idlelib", "lib2to3", "turtledemo", "site-packages", "__pycache__", "ensurepip", "pydoc_data")
 
-
 _BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")  # where statements hold statements
-
 
 _WORD = re.compile(r"[a-z0-9_]+")
 
@@ -97,7 +75,6 @@ def docstring_pairs(limit: int | None = None, seed: int = 0) -> list[TextPair]:
 
     Examples
     --------
-    >>> from attsvm.validation.pretrained.retrieval import docstring_pairs
     >>> module, summary, body = docstring_pairs(30)[-1]
     >>> len(summary.split()) >= 3 and len(body.split()) >= 12, module > "m"  # not from the beginning of the alphabet
     (True, True)
@@ -146,7 +123,6 @@ def package_pairs(limit: int | None = None, seed: int = 0) -> list[TextPair]:
 
     Examples
     --------
-    >>> from attsvm.validation.pretrained.retrieval import package_pairs
     >>> all(len(synopsis.split()) >= 3 for _, synopsis, _ in package_pairs(5))
     True
     """
@@ -181,7 +157,6 @@ def manual_pairs(limit: int | None = None, seed: int = 0) -> list[TextPair]:
 
     Examples
     --------
-    >>> from attsvm.validation.pretrained.retrieval import manual_pairs
     >>> all(len(purpose.split()) >= 3 for _, purpose, _ in manual_pairs(5))
     True
     """
@@ -252,7 +227,6 @@ def text_pairs(sources: Sequence[str], count: int) -> tuple[list[TextPair], str]
 
     Examples
     --------
-    >>> from attsvm.validation.pretrained.retrieval import text_pairs
     >>> pairs, source = text_pairs(["docstrings"], 3)
     >>> len(pairs), source
     (3, "summaries and bodies of docstrings of Python's library")
@@ -462,7 +436,7 @@ def _translated() -> Iterator[None]:
 
 
 # Documents above this cosine are copies: texts that agree as far as the model reads them.
-_SAME = 0.999
+SAME = 0.999
 
 
 def hard_negatives(queries: FloatArray, documents: FloatArray, count: int) -> tuple[attsvm.AttentionProblem, IntArray]:
@@ -470,15 +444,13 @@ def hard_negatives(queries: FloatArray, documents: FloatArray, count: int) -> tu
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.pretrained.retrieval import hard_negatives
     >>> problem, y = hard_negatives(np.eye(4), np.eye(4), 2)
     >>> problem.X.shape, bool(np.allclose(problem.X[np.arange(4), y], np.eye(4)))
     ((4, 3, 4), True)
     """
     n = len(queries)
     near = queries @ documents.T
-    near[documents @ documents.T > _SAME] = -np.inf  # its own, and copies of it that no score can tell apart
+    near[documents @ documents.T > SAME] = -np.inf  # its own, and copies of it that no score can tell apart
     others = np.argsort(-near, axis=1, kind="stable")[:, :count]
     rng = np.random.default_rng(n)
     y = rng.integers(count + 1, size=n)
@@ -533,7 +505,6 @@ class Split:
 
 # What a way of learning gives: a scorer, and what there is to say of it.
 Learned = tuple[Scorer, dict[str, Any]]
-
 
 Way = Callable[[Split], Learned]
 
@@ -607,7 +578,6 @@ def ways(s: Mapping[str, Any]) -> dict[str, Way]:
     Examples
     --------
     >>> from attsvm.validation.figures.own.fit_studies import FIGURE_RETRIEVAL
-    >>> from attsvm.validation.pretrained.retrieval import ways
     >>> list(ways(FIGURE_RETRIEVAL.quick))[0]
     'cosine'
     """

@@ -18,24 +18,6 @@ from attsvm.softmax import condition_bounds, condition_number, log_softmax
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.user_input import bool_array, require_count
 
-__all__ = [
-    "Curvature",
-    "KappaReport",
-    "Separation",
-    "block_factors",
-    "block_jacobian",
-    "curvature",
-    "dominant_token",
-    "joint_curvature",
-    "kappa_report",
-    "leakage",
-    "sampled_leakage",
-    "separation",
-    "signal_subspace",
-    "unimportant_covariance",
-    "value_margins",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class KappaReport:

@@ -19,12 +19,6 @@ from attsvm.softmax import peakedness
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import require_choice, require_count
 
-__all__ = [
-    "OPTIMIZERS",
-    "Descent",
-    "descend",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Descent:

@@ -17,17 +17,6 @@ from attsvm.softmax import log_softmax, peakedness
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import finite_array, freeze, positive, require_choice, require_count
 
-__all__ = [
-    "FloatArray",
-    "PromptProblem",
-    "ScalarLoss",
-    "StudentTeacher",
-    "curved_loss",
-    "squared_loss",
-    "structured_teacher",
-    "student_teacher",
-]
-
 
 @dataclass(frozen=True)
 class ScalarLoss:

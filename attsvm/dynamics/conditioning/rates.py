@@ -16,19 +16,6 @@ from attsvm.dynamics.conditioning.prompt_model import PromptProblem
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import require_choice
 
-__all__ = [
-    "JACOBIAN_LIPSCHITZ",
-    "ConditionBound",
-    "ConvergenceConstants",
-    "GuaranteeCheck",
-    "LocalRate",
-    "check_guarantee",
-    "condition_lower_bound",
-    "convergence_constants",
-    "local_rate",
-]
-
-
 #: Lipschitz constant of w -> J(softmax(w)) found numerically for 2 to 10 tokens, attained by two; printed as 3.
 JACOBIAN_LIPSCHITZ = np.sqrt(2.0) / (3.0 * np.sqrt(3.0))
 

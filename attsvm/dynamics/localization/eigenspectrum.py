@@ -18,20 +18,9 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import finite_array, positive, require_count
 
-__all__ = [
-    "Covariance",
-    "QKSpectrum",
-    "qk_spectrum",
-    "random_walks",
-    "read_covariance",
-    "read_qk",
-]
-
-
 # Relative to the largest entry (symmetry) or eigenvalue (semidefiniteness): rounding of a product R^T R stays far
 # below.
 _SYMMETRY_TOLERANCE = 1e-8
-
 
 _NEGATIVE_TOLERANCE = 1e-10
 

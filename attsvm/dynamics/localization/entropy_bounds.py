@@ -23,21 +23,6 @@ from attsvm.softmax import entropy, log_softmax
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import finite_array, require_choice
 
-__all__ = [
-    "ENTROPY_FORMS",
-    "Inequality",
-    "attention_entropy",
-    "attention_logits",
-    "entropy_bound",
-    "entropy_lower_bound",
-    "logit_radius",
-    "norm_below_scale",
-    "spectral_norm",
-    "trace_above_norm",
-    "trace_below_norm",
-]
-
-
 ENTROPY_FORMS = ("tight", "asymptotic", "printed")
 
 

@@ -21,13 +21,6 @@ import numpy as np
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import finite_array, positive, require_choice, require_count
 
-__all__ = [
-    "linear_softmax",
-    "piecewise_softmax",
-    "qk_gradient_terms",
-    "softmax_expansion",
-]
-
 
 def _logits(logits: Any) -> FloatArray:
     array = finite_array("logits", logits)

@@ -44,33 +44,16 @@ from attsvm.dynamics.localization.propagation_profile import (
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import finite_array, real_array, require_choice, require_count
 
-__all__ = [
-    "METHODS",
-    "Propagation",
-    "interval_probability",
-    "signal_propagation",
-    "signal_weights",
-    "simulate_signals",
-    "token_logits",
-    "upper_tail",
-]
-
-
 # Of the hyperbola's asymptotes with the real axis: below pi/2 to bend, above pi/4 to decay where Q is near Gaussian.
 _ANGLE = np.pi / 3
 
-
 _STEP = 0.1  # first step in the hyperbola's parameter
-
 
 _NEGLIGIBLE = 45.0  # e^-45 of the largest value: below rounding
 
-
 _HALVINGS = 7
 
-
 _ROUNDING = 2e-15  # per weight and unit of the integrand: each adds one rounded logarithm
-
 
 _CHUNK = 2_000_000  # complex logarithms held at once
 
@@ -217,9 +200,7 @@ def _invert(w: FloatArray, x: FloatArray, branch: FloatArray, tolerance: float) 
 
 Method = Literal["exact", "gaussian", "asymptotic", "printed", "monte_carlo"]
 
-
 METHODS = ("exact", "gaussian", "asymptotic", "printed", "monte_carlo")
-
 
 _PATHS_AT_ONCE = 4_000_000  # doubles of one batch of walks
 

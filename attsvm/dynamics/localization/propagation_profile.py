@@ -28,27 +28,7 @@ from attsvm.dynamics.localization.eigenspectrum import QKSpectrum, qk_spectrum
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import finite_array, positive, real_array, require_choice
 
-__all__ = [
-    "MOMENT_FORMS",
-    "LocalizationSummary",
-    "MomentForm",
-    "SignalMoments",
-    "Site",
-    "limit_window",
-    "normal_interval",
-    "position_coefficients",
-    "read_spectrum",
-    "rho",
-    "rho_limit",
-    "rho_slope",
-    "signal_moments",
-    "summarize",
-    "walk_moment",
-]
-
-
 MomentForm = Literal["exact", "asymptotic", "printed"]
-
 
 MOMENT_FORMS = ("exact", "asymptotic", "printed")
 

@@ -17,15 +17,6 @@ from torch import Tensor, nn
 
 from attsvm.user_input import require_choice, require_number
 
-__all__ = [
-    "QKWeights",
-    "locater",
-    "locater_penalty",
-    "qk_scale",
-    "qk_trace",
-    "qk_weights",
-]
-
 
 def _check(W_q: Tensor, W_k: Tensor) -> None:
     if W_q.ndim < 2 or W_q.shape != W_k.shape:

@@ -13,12 +13,6 @@ from attsvm.user_input import AnyFloatArray, ArrayT
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "sink_heads",
-    "sink_score",
-    "sparsity_score",
-]
-
 
 def _check(attention: Any) -> Any:
     if not hasattr(attention, "ndim") or not hasattr(attention, "sum"):

@@ -22,27 +22,6 @@ from attsvm.dynamics.polarization.value_losses import Normalization, get_normali
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import require_choice
 
-__all__ = [
-    "Asymptotics",
-    "entropy_margin",
-    "explicit_ratio_margin",
-    "identity_drift",
-    "invariant_drift",
-    "local_exponents",
-    "logit_gap_margin",
-    "loss_decay_margin",
-    "mean_margin",
-    "measure_asymptotics",
-    "order_margin",
-    "polarization_margin",
-    "potential",
-    "potential_rate",
-    "projection_margin",
-    "ratio_margin",
-    "repulsion_margin",
-    "score_constants",
-]
-
 
 def _largest(values: FloatArray, axes: int = 1) -> float | FloatArray:
     """Largest size over the last axes: a number, or one for each flow of a batch."""

@@ -35,20 +35,6 @@ from attsvm.softmax import log_softmax, softmax
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import bool_array, finite_array, require_choice
 
-__all__ = [
-    "FullFlow",
-    "RegressionLimit",
-    "RowFlow",
-    "TiedFlow",
-    "full_flow",
-    "full_rates",
-    "regression_limit",
-    "row_flow",
-    "tangent_kernel",
-    "tied_flow",
-    "tied_rates",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class FullFlow(LogTimeFlow):

@@ -33,25 +33,7 @@ from attsvm.softmax import log_softmax
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import finite_array, positive, require_choice, require_count
 
-__all__ = [
-    "Flow",
-    "FlowError",
-    "GapFlow",
-    "LogTimeFlow",
-    "Path",
-    "aligned_flow",
-    "gap_flow",
-    "integrate",
-    "log_times",
-    "orbit_rates",
-    "read_logits",
-    "read_scale",
-    "score_entropy",
-]
-
-
 Rates = Callable[[float, FloatArray], FloatArray]
-
 
 METHODS = ("LSODA", "DOP853", "RK45", "BDF", "Radau")
 

@@ -20,16 +20,6 @@ from attsvm.dynamics.polarization.value_losses import KLLoss, LogisticLoss, Squa
 from attsvm.training.options import snapshot_steps
 from attsvm.user_input import positive, require_choice, require_count
 
-__all__ = [
-    "ATTENTION_KINDS",
-    "AttentionKind",
-    "Descent",
-    "attention_weights",
-    "descend",
-    "descend_tied",
-    "torch_parts",
-]
-
 
 @dataclass(frozen=True)
 class AttentionKind:
@@ -64,12 +54,10 @@ class AttentionKind:
 
 _NAMES = ("softmax", "sigmoid", "elu", "elu_elu", "mlp", "linear")
 
-
 ATTENTION_KINDS: tuple[AttentionKind, ...] = (
     AttentionKind("softmax"),
     *(AttentionKind(name, flag) for name in _NAMES[1:] for flag in (True, False)),
 )
-
 
 _EPSILON = 1e-9  # added to sums of positive weights, as published
 
@@ -130,7 +118,6 @@ def attention_weights(
 
 
 Parts = Callable[[Tensor], tuple[Tensor, Tensor]]
-
 
 Gradient = Callable[[Tensor], Tensor]
 

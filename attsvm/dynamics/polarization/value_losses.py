@@ -30,21 +30,6 @@ from attsvm.user_input import AnyFloatArray, ArrayT, finite_array, is_tensor, na
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "ALIGNED_LOSSES",
-    "NORMALIZATIONS",
-    "KLLoss",
-    "LogisticLoss",
-    "Normalization",
-    "SquareLoss",
-    "TargetLoss",
-    "VectorLoss",
-    "aligned_loss",
-    "aligned_rate",
-    "get_normalization",
-]
-
-
 Map = Callable[[FloatArray], FloatArray]
 
 
@@ -211,9 +196,7 @@ _KINDS = (
     Normalization("linear", _identity, np.ones_like, _half_square, normalized=False, positive=False),
 )
 
-
 NORMALIZATIONS: dict[str, Normalization] = {kind.name: kind for kind in _KINDS}
-
 
 _ALIASES = {"x": "sum", "x^2": "square", "l2": "square"}  # Figure 13 calls a_i^2 / |a|^2 "L2"
 

@@ -24,18 +24,6 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import generator as seeded
 from attsvm.user_input import require_choice, require_count
 
-__all__ = [
-    "ACTIVATIONS",
-    "Estimate",
-    "MultiHeadAttention",
-    "bayes_estimate",
-    "bayes_risk",
-    "head_weights",
-    "initial_heads",
-    "position_posterior",
-]
-
-
 ACTIVATIONS = ("softmax", "softmax1", "bayes")
 
 

@@ -32,23 +32,7 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.training.tensors import torch_threads
 from attsvm.user_input import positive, require_choice
 
-__all__ = [
-    "TrainedHeads",
-    "Trajectory",
-    "antipodal_share",
-    "bayes_softmax_parameters",
-    "descend",
-    "gradient_flow",
-    "opposite_heads",
-    "quadrature",
-    "quadrature_size",
-    "softmax_floor",
-    "train_heads",
-]
-
-
 _BLOCK = 4000
-
 
 # A direction whose share of the variance of the scores is below this is rounding, not a dimension.
 _RANK_TOLERANCE = 1e-13

@@ -25,16 +25,6 @@ from attsvm.training.optimizers import gradient_step
 from attsvm.training.tensors import torch_threads
 from attsvm.user_input import positive, require_choice, require_count
 
-__all__ = [
-    "PruningPath",
-    "batch_loss",
-    "greedy_pruning",
-    "projected_sgd",
-    "random_overlaps",
-    "train_sgd",
-    "wishart",
-]
-
 
 def batch_loss(layer: MultiHeadAttention, batch: Sequences) -> Tensor:
     """Mean of ``|y - y_hat|^2 / D``, equation (6).

@@ -25,22 +25,6 @@ from attsvm.dynamics.specialization.activations import check_activation
 from attsvm.dynamics.specialization.spiked_data import Samples
 from attsvm.user_input import require_count
 
-__all__ = [
-    "LossEstimate",
-    "OrderParameters",
-    "Overlaps",
-    "PlainPass",
-    "ReducedGradient",
-    "SharedPass",
-    "Totals",
-    "choose_pass",
-    "initial_order_parameters",
-    "order_parameters",
-    "reduced_gradient",
-    "reduced_loss",
-    "score_noise",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class OrderParameters:

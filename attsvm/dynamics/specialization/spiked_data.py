@@ -27,24 +27,6 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import finite_array, freeze, positive, require_count
 from attsvm.user_input import generator as seeded
 
-__all__ = [
-    "DiscretePrior",
-    "GaussianPrior",
-    "Prior",
-    "SamplerPrior",
-    "Samples",
-    "Sequences",
-    "SingleLocation",
-    "child_rng",
-    "draw_samples",
-    "draw_spikes",
-    "flipping_spike",
-    "gaussian_spikes",
-    "one_hot_spikes",
-    "transformed",
-]
-
-
 # Weights given with this relative accuracy sum to one; a typing error does not hide below it.
 _SUM_TOLERANCE = 1e-8
 

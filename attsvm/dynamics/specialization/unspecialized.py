@@ -26,30 +26,6 @@ from attsvm.dynamics.specialization.spiked_data import Prior, Samples
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import require_choice
 
-__all__ = [
-    "EscapeMode",
-    "HierarchyConstants",
-    "LogFit",
-    "QuadraticConstants",
-    "balanced_amplitude",
-    "crossing_time",
-    "curvature_m",
-    "escape_modes",
-    "head_split",
-    "hessian_near",
-    "hierarchy_constants",
-    "initial_gradient",
-    "log_fit",
-    "measured_escape",
-    "one_hot_cumulant",
-    "quadratic_constants",
-    "specialization_time",
-    "threshold_gradient",
-    "unspecialized_hessian",
-    "unspecialized_point",
-]
-
-
 _NAMES = ("softmax", "softmax1", "bayes")
 
 

@@ -28,30 +28,7 @@ from attsvm.validation.figures.figure import (
     subplots,
 )
 
-__all__ = [
-    "FIGURE_1",
-    "FIGURE_2",
-    "FIGURE_6",
-    "FIGURE_7",
-    "SUCCESS",
-    "draw_figure_1",
-    "draw_figure_2",
-    "draw_figure_6",
-    "draw_figure_7",
-    "joint_student",
-    "linear_student",
-    "record_steps",
-    "run_figure_1",
-    "run_figure_2",
-    "run_figure_6",
-    "run_figure_7",
-    "softmax_student",
-    "vision_student",
-]
-
-
 SUCCESS = 1e-7  # a loss below it counts as success
-
 
 _RECORDS = 120
 
@@ -248,7 +225,6 @@ def vision_student(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.prompt_figures import vision_student
     >>> found = vision_student(1, 0, log10_ratio=1.0, lr=0.1, epochs=1, limit=64, dim=8, layers=1, patch=4)
     >>> found["loss"][0].shape, bool(abs(found["teacher"][0] - 1.0) < 0.1)
     ((2,), True)
@@ -401,7 +377,6 @@ def joint_student(trials: int, seed: int, *, N: int, d: int, sigma_p: float, lr:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.prompt_figures import joint_student
     >>> found = joint_student(1, 0, N=8, d=4, sigma_p=0.1, lr=0.1, steps=120)
     >>> found["frozen"][0][0] == found["trained"][0][0], found["moved"][0] > 0
     (True, True)

@@ -20,33 +20,15 @@ from attsvm.training.optimizers import gradient_step
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, finish, mean_of, subplots
 from attsvm.validation.models.language_model import find_wikitext
 
-__all__ = [
-    "FIGURE",
-    "WIKITEXT_VARIABLE",
-    "TextTransformer",
-    "chunked",
-    "draw",
-    "generated_text",
-    "load_text",
-    "peak_ratio",
-    "run",
-    "text_training",
-]
-
-
 #: Environment variable that names the folder of WikiText-2; without it sentences are generated.
 WIKITEXT_VARIABLE = "ATTSVM_WIKITEXT"
-
 
 _NOUNS = ["river", "stone", "teacher", "garden", "ship", "letter", "window", "child", "market", "horse", "song",
           "winter", "bridge", "doctor", "lamp", "forest"]  # fmt: skip
 
-
 _VERBS = ["sees", "follows", "remembers", "carries", "finds", "leaves", "paints", "answers", "watches", "holds"]
 
-
 _ADJECTIVES = ["old", "quiet", "bright", "heavy", "small", "distant", "green", "broken", "patient", "strange"]
-
 
 _PLACES = ["near", "behind", "under", "beyond", "inside", "above"]
 
@@ -56,7 +38,6 @@ def generated_text(words: int, seed: int = 0) -> list[str]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.text_figures import generated_text
     >>> len(generated_text(50)), "." in generated_text(50)
     (50, True)
     """
@@ -90,7 +71,6 @@ def load_text(path: str | Path | None = None, *, words: int = 40_000, seed: int 
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.text_figures import load_text
     >>> load_text(words=30)[0][:1] in (["the"], ["a"], ["one"])
     True
     """
@@ -114,7 +94,6 @@ def chunked(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.text_figures import chunked
     >>> ids, has, size = chunked("the cat sat on a mat".split(), 3, 10, "the")
     >>> ids.shape, has.tolist(), size
     ((2, 3), [1, 0], 8)
@@ -134,7 +113,6 @@ class TextTransformer(nn.Module):
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.text_figures import TextTransformer
     >>> model = TextTransformer(size=12, length=5, outputs=12, dim=8, heads=2)
     >>> logits, attention = model(torch.zeros(3, 5, dtype=torch.long))
     >>> tuple(logits.shape), tuple(attention.shape)  # (layer, example, head, position)
@@ -171,7 +149,6 @@ def peak_ratio(log_attention: Any) -> float:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.text_figures import peak_ratio
     >>> round(peak_ratio(torch.log(torch.tensor([[[[0.75, 0.25]]]]))), 6)
     3.0
     """
@@ -180,7 +157,6 @@ def peak_ratio(log_attention: Any) -> float:
 
 
 _TASKS = ("next token", "contains a token")
-
 
 _EVERY = 25
 
@@ -193,7 +169,6 @@ def text_training(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.text_figures import text_training
     >>> sizes = {"steps": 25, "length": 8, "dim": 8, "words": 800, "vocabulary": 50}
     >>> found = text_training(1, 0, task="next token", optimizer="adam", lr=1e-3, **sizes)
     >>> len(found["loss"][0]), len(found["peak"][0])

@@ -16,22 +16,6 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.sweeps import columns_of
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, finish, mean_of, subplots
 
-__all__ = [
-    "FIGURE_4",
-    "FIGURE_8",
-    "FIGURE_TABLE1",
-    "draw_figure_4",
-    "draw_figure_8",
-    "draw_table1",
-    "final_layer",
-    "head_statistics",
-    "maps",
-    "run_figure_4",
-    "run_figure_8",
-    "run_table1",
-    "trained_heads",
-]
-
 
 def maps(
     trials: int, seed: int, *, log10_ratio: float, lr: float, epochs: int, limit: int, dim: int, layers: int, patch:
@@ -41,7 +25,6 @@ def maps(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.vision_figures import maps
     >>> found = maps(1, 0, log10_ratio=1.0, lr=0.1, epochs=1, limit=64, dim=8, layers=1, patch=4)
     >>> np.shape(found["map"][0])
     (1, 4, 2, 2)
@@ -175,7 +158,6 @@ def final_layer(trials: int, seed: int, **sizes: Any) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.vision_figures import final_layer
     >>> found = final_layer(1, 0, epochs=2, limit=200, test=20, dim=16, layers=1, patch=2)
     >>> len(found["dimension"][0])
     4

@@ -18,22 +18,8 @@ from torch import Tensor, nn
 
 from attsvm.training.optimizers import gradient_step
 
-__all__ = [
-    "MNIST_VARIABLE",
-    "SmallViT",
-    "accuracy",
-    "cls_log_ratio",
-    "load_images",
-    "read_idx",
-    "scaled_teacher",
-    "train_on_labels",
-    "train_on_teacher",
-]
-
-
 #: Environment variable that names a folder with MNIST's idx files; without it the 8 x 8 digits are used.
 MNIST_VARIABLE = "ATTSVM_MNIST"
-
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -44,7 +30,6 @@ def read_idx(path: str | Path) -> npt.NDArray[np.generic]:
     Examples
     --------
     >>> import tempfile
-    >>> from attsvm.validation.figures.conditioning.vision_model import read_idx
     >>> with tempfile.NamedTemporaryFile() as file:
     ...     written = file.write(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
     ...     file.flush()
@@ -79,7 +64,6 @@ def load_images(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.vision_model import load_images
     >>> images, labels, name = load_images(limit=5)
     >>> images.shape[1:] in ((8, 8), (28, 28)), len(labels)
     (True, 5)
@@ -137,7 +121,6 @@ class SmallViT(nn.Module):
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.vision_model import SmallViT
     >>> model = SmallViT(side=8, patch=4, dim=8, layers=1, heads=2, hidden=16)
     >>> logits, inside = model(torch.zeros(3, 8, 8), inside=True)
     >>> tuple(logits.shape), tuple(inside[0]["log_attention"].shape)
@@ -187,7 +170,6 @@ def cls_log_ratio(model: SmallViT, images: Tensor) -> float:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.vision_model import SmallViT, cls_log_ratio
     >>> cls_log_ratio(SmallViT(patch=4, dim=8, layers=1, heads=2, hidden=16), torch.zeros(2, 8, 8)) >= 0
     True
     """
@@ -201,7 +183,6 @@ def scaled_teacher(model: SmallViT, images: Tensor, log_ratio: float) -> SmallVi
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.vision_model import SmallViT, cls_log_ratio, scaled_teacher
     >>> images = torch.rand(16, 8, 8, generator=torch.Generator().manual_seed(0))
     >>> teacher = scaled_teacher(SmallViT(patch=4, dim=8, layers=1, heads=2, hidden=16), images, 3.0)
     >>> abs(cls_log_ratio(teacher, images) - 3.0) < 0.05
@@ -235,7 +216,6 @@ def train_on_teacher(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.vision_model import SmallViT, train_on_teacher
     >>> images = torch.rand(32, 8, 8, generator=torch.Generator().manual_seed(0))
     >>> make = lambda seed: SmallViT(patch=4, dim=8, layers=1, heads=2, hidden=16, seed=seed)
     >>> losses, ratio = train_on_teacher(make(1), images, make(0)(images).detach(), lr=0.1, epochs=2)
@@ -276,7 +256,6 @@ def train_on_labels(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.vision_model import SmallViT, accuracy, train_on_labels
     >>> images = torch.linspace(0, 1, 32)[:, None, None].expand(32, 8, 8)
     >>> labels = (torch.arange(32) >= 16).long()
     >>> model = SmallViT(patch=4, dim=8, layers=1, heads=2, hidden=16)
@@ -295,7 +274,6 @@ def accuracy(model: SmallViT, images: Tensor, labels: Tensor) -> float:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.conditioning.vision_model import SmallViT, accuracy
     >>> 0 <= accuracy(SmallViT(patch=4, dim=8, layers=1, heads=2, hidden=16), torch.zeros(2, 8, 8), torch.zeros(2)) <= 1
     True
     """

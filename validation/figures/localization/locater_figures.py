@@ -16,18 +16,6 @@ from attsvm.sweeps import columns_of
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 from attsvm.validation.models.language_model import read_wikitext, synthetic_corpus
 
-__all__ = [
-    "FIGURE_6",
-    "FIGURE_8",
-    "deep_runs",
-    "draw_figure_6",
-    "draw_figure_8",
-    "language_runs",
-    "run_figure_6",
-    "run_figure_8",
-]
-
-
 _NAMES = ("trace", "scale", "entropy", "perplexity")
 
 
@@ -49,7 +37,6 @@ def language_runs(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.localization.locater_figures import language_runs
     >>> found = language_runs(1, 0, 1.0, 100.0, d=8, T=6, steps=4, lr=1e-3, tokens=500, vocabulary=50, wikitext=None,
     ...                       device=None)
     >>> sorted(found)
@@ -207,7 +194,6 @@ FIGURE_6 = Figure(
     draw=draw_figure_6,
 )  # fmt: skip
 
-
 _PUBLISHED = (("scale", "falls"), ("entropy", "rises"), ("perplexity", "falls"))
 
 
@@ -219,7 +205,6 @@ def deep_runs(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.localization.locater_figures import deep_runs
     >>> found = deep_runs(1, 0, layers=2, d=8, k1=100.0, k2=1.0, T=6, steps=4, lr=1e-3, tokens=500, vocabulary=50,
     ...                   device=None)
     >>> sorted(found)

@@ -32,24 +32,6 @@ from attsvm.softmax import entropy, log_softmax
 from attsvm.sweeps import columns_of
 from attsvm.validation.figures.figure import Context, Figure, Interval, Outcome, Picture, Table, mean_of, subplots
 
-__all__ = [
-    "FIGURE_1",
-    "FIGURE_2",
-    "FIGURE_3",
-    "FIGURE_5",
-    "draw_figure_1",
-    "draw_figure_2",
-    "draw_figure_3",
-    "draw_figure_5",
-    "eigenspectrum_draws",
-    "least_entropy",
-    "run_figure_1",
-    "run_figure_2",
-    "run_figure_3",
-    "run_figure_5",
-    "walk_signals",
-]
-
 
 def run_figure_1(context: Context) -> Outcome:
     """Both functions on a grid of logits (omega_1, omega_2), first component."""
@@ -114,9 +96,7 @@ FIGURE_1 = Figure(
     draw=draw_figure_1,
 )
 
-
 _THETA_FIGURE_2 = np.linspace(0, 1, 101)
-
 
 _PLACES = (0.05, 0.25, 0.5, 0.75, 1.0)
 
@@ -134,7 +114,6 @@ def walk_signals(trials: int, seed: int, xi: float, eta: float, d: int, T: int, 
 
     Examples
     --------
-    >>> from attsvm.validation.figures.localization.propagation_figures import walk_signals
     >>> found = walk_signals(3, 0, xi=2.0, eta=1.0, d=8, T=5, walks=20)
     >>> len(found["inside"]), len(found["powers"][0]), len(found["powers"][0][0])
     (3, 4, 5)
@@ -261,7 +240,6 @@ FIGURE_2 = Figure(
     draw=draw_figure_2,
 )  # fmt: skip
 
-
 _THETA_FIGURE_3 = np.linspace(0, 1, 1001)
 
 
@@ -270,7 +248,6 @@ def least_entropy(trials: int, seed: int, nu: float, T: int, steps: int) -> dict
 
     Examples
     --------
-    >>> from attsvm.validation.figures.localization.propagation_figures import least_entropy
     >>> round(float(min(least_entropy(4, 0, nu=3.0, T=8, steps=300)["entropy"])), 2)
     0.96
     """
@@ -367,7 +344,6 @@ FIGURE_3 = Figure(
     draw=draw_figure_3,
 )
 
-
 _METHODS = ("gaussian", "asymptotic", "printed")
 
 
@@ -378,7 +354,6 @@ def eigenspectrum_draws(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.localization.propagation_figures import eigenspectrum_draws
     >>> found = eigenspectrum_draws(2, 0, mean=0.5, scale=0.1, anisotropic=False, d=8, T=5, walks=10)
     >>> len(found["rho"]), len(found["rho"][0])
     (2, 5)

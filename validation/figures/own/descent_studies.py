@@ -25,32 +25,6 @@ from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, 
 if TYPE_CHECKING:
     from attsvm.training.options import Arithmetic
 
-__all__ = [
-    "FACTOR_VARIANTS",
-    "FIGURE_ASSUMPTIONS",
-    "FIGURE_FLOOR",
-    "FIGURE_GEOMETRY",
-    "FIGURE_PATHS",
-    "FIGURE_STEPS",
-    "NORMS",
-    "OPTIMIZERS",
-    "STEPS",
-    "assumption_flags",
-    "descents",
-    "draw",
-    "ends_of_starts",
-    "factor_errors",
-    "global_distances",
-    "local_distances",
-    "margins_reached",
-    "run_assumptions",
-    "run_floor",
-    "run_geometry",
-    "run_paths",
-    "run_steps",
-    "weight_errors",
-]
-
 
 def assumption_flags(trials: int, _: int, *, draw: int, n: int, T: int, d: int) -> dict[str, Any]:
     """Which assumptions hold, with every selection of every problem of ``random_problem(seed=draw)`` solved.
@@ -60,7 +34,6 @@ def assumption_flags(trials: int, _: int, *, draw: int, n: int, T: int, d: int) 
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.descent_studies import assumption_flags
     >>> found = assumption_flags(3, 0, draw=0, n=2, T=3, d=10)
     >>> len(found["D"]), any(found["violation"])
     (3, False)
@@ -96,7 +69,6 @@ def ends_of_starts(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.descent_studies import ends_of_starts
     >>> ends_of_starts(1, 0, draw=0, n=2, T=3, d=6, starts=10, steps=300)["outside"]
     [0]
     """
@@ -184,9 +156,7 @@ FIGURE_ASSUMPTIONS = Figure(
     run=run_assumptions,
 )  # fmt: skip
 
-
 LOSSES = ("logistic", "exponential", "correlation")
-
 
 _NORMS = {"W": "frobenius", "KQ": "nuclear"}
 
@@ -198,7 +168,6 @@ def global_distances(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.descent_studies import global_distances
     >>> found = global_distances(1, 0, draw=0, parameterization="W", loss="logistic", radii=[5.0, 80.0])
     >>> far, near = found["distances"][0][0]
     >>> bool(near < 0.1 * far)
@@ -216,7 +185,6 @@ def local_distances(trials: int, _: int, *, draw: int, parameterization: str, ra
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.descent_studies import local_distances
     >>> len(local_distances(2, 0, draw=0, parameterization="W", radii=[5.0])["distances"])
     2
     """
@@ -263,12 +231,9 @@ FIGURE_PATHS = Figure(
     run=run_paths,
 )
 
-
 NORMS = ("frobenius", "nuclear", "spectral", "linf", "l3", "l1.5", "l1")
 
-
 _LINEAR = "for attention nothing known to us; in linear classification it maximizes the margin of its norm"
-
 
 _MIRROR = "mirror descent with this potential converges in direction to its SVM (arXiv 2410.14581, abstract)"
 
@@ -305,7 +270,6 @@ def margins_reached(trials: int, _: int, *, draw: int, optimizer: str, steps: in
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.descent_studies import margins_reached
     >>> margins_reached(1, 0, draw=0, optimizer="sign", steps=50)["margin"].shape
     (1, 7)
     """
@@ -386,9 +350,7 @@ FIGURE_GEOMETRY = Figure(
     run=run_geometry,
 )
 
-
 CHECKPOINTS = (500, 1000, 2000, 5000, 10_000, 20_000, 60_000)
-
 
 # What is changed against the recipe optimizer="ridge_decay" (joint normalization, ridge e^-200, lr 0.1, decay after a
 # quarter of the steps, uniform start).
@@ -424,7 +386,6 @@ def weight_errors(trials: int, _: int, *, draw: int, arithmetic: Arithmetic, mar
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.descent_studies import weight_errors
     >>> weight_errors(2, 0, draw=0, arithmetic="log", marks=[500, 1000])["error"].shape
     (2, 2)
     """
@@ -439,7 +400,6 @@ def factor_errors(trials: int, _: int, *, draw: int, variant: str, steps: int) -
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.descent_studies import factor_errors
     >>> sorted(factor_errors(1, 0, draw=0, variant="recipe, lr 0.3", steps=20))
     ['error', 'norm']
     """
@@ -493,7 +453,6 @@ FIGURE_FLOOR = Figure(
     run=run_floor,
 )
 
-
 STEPS: dict[str, dict[str, Any]] = {
     "constant, 1 / L_W": {"optimizer": "gd"},
     "constant, 10": {"optimizer": "gd", "lr": 10.0},
@@ -512,7 +471,6 @@ def descents(trials: int, seed: int, *, rule: str, steps: int) -> dict[str, Any]
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.descent_studies import descents
     >>> found = descents(2, 0, rule="normalized, 0.1", steps=300)
     >>> len(found["rate"]), found["distance"].shape[0]
     (2, 2)

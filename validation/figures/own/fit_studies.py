@@ -42,26 +42,12 @@ from attsvm.validation.pretrained.atom_mapping import (
 )
 from attsvm.validation.pretrained.retrieval import Asked, Split, docstring_pairs, embedded_pairs, measured, ways
 
-__all__ = [
-    "FIGURE_ATOMS",
-    "FIGURE_RETRIEVAL",
-    "atoms_of_split",
-    "counts",
-    "learned",
-    "left_out",
-    "retrieval_of_split",
-    "run_atoms",
-    "run_retrieval",
-]
-
 
 def counts(verdicts: npt.NDArray[np.int64]) -> dict[str, Any]:
     """Right, equivalent and wrong atoms, and their shares.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.figures.own.fit_studies import counts
     >>> found = counts(np.array([2, 2, 1, 0, -1]))
     >>> found["right"], found["equivalent"], found["wrong"]
     (2, 1, 1)

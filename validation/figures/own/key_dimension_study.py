@@ -17,20 +17,8 @@ from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, 
 from attsvm.validation.figures.own.head_studies import REACTIONS
 from attsvm.validation.pretrained.installed_models import english_paragraphs, installed_model
 
-__all__ = [
-    "FIGURE_KEY_DIMENSION",
-    "MODELS",
-    "dimensions_of_heads",
-    "draw_key_dimension",
-    "head_record",
-    "model_layers",
-    "run_key_dimension",
-]
-
-
 # Heads per layer, and every how many-th layer.
 MODELS: dict[str, tuple[int, int]] = {"minilm": (4, 1), "rxnmapper": (1, 1), "smollm2": (1, 5)}
-
 
 _TITLES = {
     "minilm": "MiniLM: maps of the keys",
@@ -67,10 +55,8 @@ def head_record(head: HeadData, budget: SvmBudget, seed: int) -> dict[str, Any]:
 
     Examples
     --------
-    >>> import numpy as np
     >>> import attsvm
     >>> from attsvm.probing import SvmBudget, heads_from_arrays
-    >>> from attsvm.validation.figures.own.key_dimension_study import head_record
     >>> rng = np.random.default_rng(0)
     >>> known = attsvm.TrainedHead.from_weights(rng.normal(size=(4, 8)), rng.normal(size=(4, 8)))
     >>> layer = heads_from_arrays(rng.normal(size=(6, 5, 8)), [known])

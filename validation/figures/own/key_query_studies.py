@@ -16,22 +16,6 @@ from attsvm.solvers import get_norm
 from attsvm.solvers.arrays import FloatArray
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Table
 
-__all__ = [
-    "FIGURE_FACTORS",
-    "FIGURE_PROGRAMS",
-    "NORMS",
-    "PROGRAMS",
-    "WAYS",
-    "decay_ends",
-    "ends_of_way",
-    "entry_bounds",
-    "inner_dimensions",
-    "program_differences",
-    "run_factors",
-    "run_programs",
-    "token_rows",
-]
-
 NORMS = ("frobenius", "nuclear", "spectral", "linf")
 
 
@@ -40,8 +24,6 @@ def token_rows(problem: attsvm.AttentionProblem, selection: npt.ArrayLike) -> Fl
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.figures.own.key_query_studies import token_rows
     >>> token_rows(attsvm.random_problem(n=2, T=4, d=3), [0, 1]).shape
     (6, 3, 3)
     """
@@ -140,7 +122,6 @@ def program_differences(trials: int, _: int, *, draw: int, program: str) -> dict
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.key_query_studies import program_differences
     >>> max(program_differences(1, 0, draw=0, program="muon")["difference"]) < 1e-7
     True
     """
@@ -241,7 +222,6 @@ def entry_bounds(trials: int, seed: int, *, draw: int, starts: int) -> dict[str,
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.key_query_studies import entry_bounds
     >>> found = entry_bounds(1, 0, draw=0, starts=2)
     >>> bool(found["linf"][0] < found["gamma_2"][0] < found["projective"][0] < found["found"][0])
     True
@@ -368,7 +348,6 @@ def ends_of_way(trials: int, _: int, *, draw: int, way: str, steps: int) -> dict
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.key_query_studies import ends_of_way
     >>> found = ends_of_way(2, 0, draw=0, way="normalized descent", steps=100)
     >>> found["angle"].shape, len(found["own"])
     ((2, 4), 2)
@@ -407,7 +386,6 @@ def inner_dimensions(trials: int, _: int, *, draw: int, m: int, steps: int) -> d
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.key_query_studies import inner_dimensions
     >>> len(inner_dimensions(2, 0, draw=0, m=2, steps=50)["own"])
     2
     """
@@ -432,7 +410,6 @@ def decay_ends(trials: int, _: int, *, draw: int, decay: float, steps: int) -> d
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.key_query_studies import decay_ends
     >>> sorted(decay_ends(2, 0, draw=0, decay=0.1, steps=200))
     ['excess', 'gap', 'path', 'star']
     """

@@ -30,11 +30,7 @@ from attsvm.validation.pretrained.reference_maps import (
     write_states,
 )
 
-__all__ = ["FIGURE_MAPPING", "fold_of", "mapping_of_fold", "ratio", "run_mapping"]
-
-
 RAW, RXNMAPPER = "raw head", "RXNMapper"
-
 
 # Columns of `ReactionStates.judged`.
 ALL, RIGHT, SYMMETRY, ASSIGNED = range(4)
@@ -45,8 +41,6 @@ def fold_of(n: int, fold: int, folds: int, seed: int) -> tuple[IntArray, IntArra
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.figures.own.mapping_study import fold_of
     >>> test, rest = fold_of(7, 0, 3, seed=0)
     >>> len(test), np.sort(np.concatenate([test, rest])).tolist()
     (3, [0, 1, 2, 3, 4, 5, 6])
@@ -66,7 +60,6 @@ def ratio(counts: npt.ArrayLike, totals: npt.ArrayLike) -> Interval:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.mapping_study import ratio
     >>> str(ratio([9, 10, 10, 7], [10, 10, 10, 10]))
     '90.0 % [76.1, 100.0]'
     """

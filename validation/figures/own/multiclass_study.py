@@ -27,22 +27,6 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.validation.bench.fit_cases import standardized
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, finish, subplots
 
-__all__ = [
-    "BATCHES",
-    "DATA",
-    "FIGURE_MULTICLASS",
-    "MEMORY",
-    "NORMS",
-    "PACES",
-    "RULES",
-    "Rule",
-    "draw",
-    "drawn_classes",
-    "ends",
-    "nearest_angle",
-    "run_multiclass",
-]
-
 NORMS = ("frobenius", "nuclear", "spectral", "linf")
 
 # Solutions of these norms are not unique.
@@ -100,9 +84,7 @@ def nearest_angle(W: FloatArray, solution: MarginSolution) -> float:
     --------
     Of the largest entry, every W of this margin problem with first entry 1 and a second of at most 1 is a solution:
 
-    >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem, solve
-    >>> from attsvm.validation.figures.own.multiclass_study import nearest_angle
     >>> solution = solve(MarginProblem([[1.0, 0.0]], [[1.0]], [0]), "linf")
     >>> [round(nearest_angle(np.array([[1.0], [second]]), solution), 1) for second in (-0.5, 0.0, 1.0, 1e6)]
     [0.0, 0.0, 0.0, 45.0]
@@ -138,7 +120,6 @@ def drawn_classes(data: str, trials: int, seed: int) -> tuple[FloatArray, Any]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.multiclass_study import drawn_classes
     >>> [part.shape for part in drawn_classes("wine", 2, 0)]
     [(2, 90, 13), (2, 90)]
     """
@@ -174,7 +155,6 @@ def ends(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.multiclass_study import ends
     >>> rule = {"optimizer": "normalized_gd", "pace": 0.2, "norm": "frobenius", "form": "W"}
     >>> found = ends(2, 0, draw=0, data="Gaussian", steps=500, **rule)
     >>> bool((found["angle"][:, 0] < 6.0).all()), found["share"].shape

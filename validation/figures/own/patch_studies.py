@@ -40,17 +40,6 @@ from attsvm.validation.pretrained.patch_peers import (
 )
 from attsvm.validation.pretrained.retrieval import embedded_pairs, text_pairs
 
-__all__ = [
-    "FIGURE_PATCH",
-    "FIGURE_ROUNDS",
-    "FIGURE_SIZE",
-    "clustered",
-    "draw_patch",
-    "first_answers",
-    "large_case",
-    "patch_trial",
-]
-
 Found = dict[str, dict[str, list[float]]]
 """Findings by way: one number per draw."""
 
@@ -205,7 +194,6 @@ def clustered(documents: int, queries: int, d: int, seed: int) -> tuple[Vectors,
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.patch_studies import clustered
     >>> Z, X, right = clustered(50, 10, 16, seed=0)
     >>> Z.shape, X.shape, right.shape
     ((10, 16), (50, 16), (10,))

@@ -26,41 +26,14 @@ from attsvm.validation.figures.svm.rank_figures import published_rank
 from attsvm.validation.fuzz_families import FAMILIES, FuzzCase, draw_group, stack_cases
 from attsvm.validation.fuzz_judge import KINDS, Judge, JudgeError, against_listings, selections_of
 
-__all__ = [
-    "BACKENDS",
-    "FIGURE_AGREEMENT",
-    "FIGURE_FUZZ",
-    "FIGURE_MATRIX",
-    "FIGURE_RANKS",
-    "FIGURE_SEARCH",
-    "PAIRS",
-    "compare_backends",
-    "feasible_draws",
-    "fuzz_family",
-    "instances",
-    "judge_function",
-    "judge_group",
-    "listing",
-    "rank_trials",
-    "run_agreement",
-    "run_fuzz",
-    "run_matrix",
-    "run_ranks",
-    "run_search",
-]
-
-
 BACKENDS = {
     "frobenius": ("cvxpy:CLARABEL", "cvxpy:SCS", "cvxpy:OSQP", "active_set", "working_set"),
     "nuclear": ("cvxpy:CLARABEL", "cvxpy:SCS", "interior", "factored", "nuclear_batch"),
 }
 
-
 PAIRS = [(norm, backend) for norm, backends in BACKENDS.items() for backend in backends]
 
-
 _CORNERS = ((1, 2, 1), (1, 2, 2), (10, 10, 20), (10, 2, 20), (1, 10, 20))
-
 
 _KINDS: tuple[Literal["cross", "self"], ...] = ("cross", "self")
 
@@ -70,7 +43,6 @@ def instances(count: int, seed: int = 0, corners: bool = True) -> Iterator[attsv
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.solver_studies import instances
     >>> [problem.X.shape for problem in instances(2)]
     [(1, 2, 1), (1, 2, 2)]
     """
@@ -118,7 +90,6 @@ def compare_backends(trials: int, seed: int, *, corners: bool) -> dict[str, Any]
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.solver_studies import compare_backends
     >>> found = compare_backends(1, 0, corners=True)
     >>> max(found["difference"][0]) < 1e-6
     True
@@ -136,7 +107,6 @@ def feasible_draws(trials: int, seed: int, *, kind: Literal["cross", "self"]) ->
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.solver_studies import feasible_draws
     >>> all(feasible_draws(5, 0, kind="self")["feasible"])
     True
     """
@@ -209,7 +179,6 @@ def listing(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.solver_studies import listing
     >>> listing(1, 0, draw=0, size=[3, 3, 4], mode="exhaustive")["complete"]
     [True]
     """
@@ -276,7 +245,6 @@ FIGURE_SEARCH = Figure(
     run=run_search,
 )  # fmt: skip
 
-
 _LABELS = {
     "published_scs": "published protocol (tol 1e-7, default accuracy), SCS",
     "published_clarabel": "published protocol (tol 1e-7, default accuracy), CLARABEL",
@@ -292,7 +260,6 @@ def rank_trials(trials: int, _: int, *, draw: int, n: int, T: int, d: int) -> di
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.solver_studies import rank_trials
     >>> found = rank_trials(1, 0, draw=0, n=3, T=3, d=5)
     >>> found["certified"] == found["numerical"]
     True
@@ -343,17 +310,13 @@ FIGURE_RANKS = Figure(
     run=run_ranks,
 )
 
-
 NORMS = ("frobenius", "nuclear")
-
 
 # Problems of equal sizes that are solved alone and then as one batch.
 _GROUP = 5
 
-
 # Families in which several solutions are common.
 _STRUCTURED = frozenset({"ties", "integer", "sparse", "low rank"})
-
 
 _SHOWN_FUZZ = 20
 
@@ -413,8 +376,6 @@ def judge_group(group: Sequence[FuzzCase]) -> list[dict[str, Any]]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.solver_studies import judge_group
-    >>> from attsvm.validation.fuzz_families import draw_group
     >>> [row["against"] for row in judge_group(draw_group("ties", 0, 2))]
     ['', '']
     """
@@ -444,7 +405,6 @@ def fuzz_family(trials: int, seed: int, *, family: str) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.solver_studies import fuzz_family
     >>> fuzz_family(2, 1, family="sphere")["frobenius"]
     ['optimal', 'optimal']
     """
@@ -510,7 +470,6 @@ FIGURE_FUZZ = Figure(
     run=run_fuzz,
 )  # fmt: skip
 
-
 _SHOWN_MATRIX = 40
 
 
@@ -519,7 +478,6 @@ def judge_function(trials: int, seed: int, *, function: str, most: int) -> dict[
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.solver_studies import judge_function
     >>> found = judge_function(1, 0, function="attsvm.export.factor", most=2)
     >>> found["combinations"], found["failed"]
     ([2], [0])

@@ -22,20 +22,6 @@ from attsvm.validation.bench.model_cases import monitor_overhead
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, finish, subplots
 from attsvm.validation.models.attention_layers import FINITE_MAPS, SUMMED, descend_finite, descend_summed
 
-__all__ = [
-    "FIGURE_MONITOR",
-    "FIGURE_TURNING",
-    "FIGURE_VARIANTS",
-    "draw_turning",
-    "draw_variants",
-    "finite",
-    "run_monitor",
-    "run_turning",
-    "run_variants",
-    "snapshots",
-    "summed",
-]
-
 
 def _first_query_only(layer: LayerData) -> LayerData:
     from dataclasses import replace
@@ -52,7 +38,6 @@ def snapshots(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.training_studies import snapshots
     >>> found = snapshots(1, 0, draw=0, steps=[0, 2], images=40, sample=4, heads=1)
     >>> len(found["correlation_seen_frobenius"][0])
     2
@@ -161,9 +146,7 @@ FIGURE_TURNING = Figure(
     draw=draw_turning,
 )  # fmt: skip
 
-
 _MARKS = (100, 200, 500, 1000, 2000, 5000, 10_000)
-
 
 _WHAT = {
     "softmax": "Att-SVM",
@@ -179,7 +162,6 @@ def summed(trials: int, seed: int, *, variant: str, steps: int) -> dict[str, Any
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.training_studies import summed
     >>> found = summed(3, 0, variant="softmax-1", steps=500)
     >>> found["own"].shape, len(found["best"])
     ((3, 3), 3)
@@ -209,7 +191,6 @@ def finite(trials: int, seed: int, *, name: str, steps: int) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.training_studies import finite
     >>> sorted(finite(2, 0, name="sparsemax", steps=500))[:3]
     ['best', 'error', 'last']
     """
@@ -359,8 +340,8 @@ def run_monitor(context: Context) -> Outcome:
     s = context.settings
     names = ("d", "layers", "heads", "batch", "length", "repeats", "every")
     runs = [monitor_overhead(context.seed + k, **{name: s[name] for name in names}) for k in range(s["trials"])]
-    shares = np.array([found["overhead"] for found in runs])
-    labels = {"plain": "CPU seconds of a step", "measured": "monitor, measuring", "waiting": "monitor, waiting"}
+    shares = np.array([found["share of a step"] for found in runs])
+    labels = {"seconds": "CPU seconds of a step", "measuring": "monitor, measuring", "waiting": "monitor, waiting"}
     rows: list[tuple[str, Any]] = [(label, mean_of([found[kind] for found in runs])) for kind, label in labels.items()]
     rows += [("overhead, mean", mean_of(shares)), ("overhead, median", float(np.median(shares)))]
     sizes = f"{s['layers']} layers, d = {s['d']}, batches of {s['batch']} x {s['length']}"

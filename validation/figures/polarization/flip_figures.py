@@ -15,17 +15,6 @@ from attsvm.validation import models
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, mean_share_of, subplots
 from attsvm.validation.figures.polarization.flow_figures import KINDS, legacy_seeds
 
-__all__ = [
-    "FIGURE_6",
-    "FIGURE_20",
-    "draw_figure_6",
-    "draw_figure_20",
-    "flip_cell",
-    "flips",
-    "run_figure_6",
-    "run_figure_20",
-]
-
 
 def flips(
     trials: int, seed: int, kind: str, lr: float, vocabulary: int, layers: int, heads: int, plain: bool, scale: float,
@@ -35,7 +24,6 @@ def flips(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.flip_figures import flips
     >>> found = flips(1, 0, "softmax", 1e-3, 41, 1, 1, True, 1.0, dim=8, steps=2, device=None)
     >>> 0 <= found["rate"][0] <= 1
     True
@@ -176,7 +164,6 @@ def flip_cell(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.flip_figures import flip_cell
     >>> found = flip_cell(1, 0, "softmax", 41, False, False, 8, 1e-3, batch=8, steps=2, device=None)
     >>> 0 <= found["rate"][0] <= 1
     True

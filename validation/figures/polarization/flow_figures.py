@@ -26,35 +26,6 @@ from attsvm.validation.figures.figure import (
     subplots,
 )
 
-__all__ = [
-    "FIGURE_2",
-    "FIGURE_3",
-    "FIGURE_10",
-    "FIGURE_11",
-    "FIGURE_13",
-    "KINDS",
-    "conditioned",
-    "draw_figure_2",
-    "draw_figure_3",
-    "draw_figure_10",
-    "draw_figure_11",
-    "draw_figure_13",
-    "figure_2",
-    "figure_10",
-    "figure_12",
-    "figure_13",
-    "kl_runs",
-    "legacy_seeds",
-    "margins",
-    "run_figure_2",
-    "run_figure_3",
-    "run_figure_10",
-    "run_figure_11",
-    "run_figure_13",
-    "tied",
-]
-
-
 # The names of `ATTENTION_KINDS`, written out: listing the figures must not load torch.
 KINDS = (
     "softmax",
@@ -67,7 +38,6 @@ def legacy_seeds(count: int, seed: int) -> list[int]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.flow_figures import legacy_seeds
     >>> len(set(legacy_seeds(5, 0)))
     5
     """
@@ -79,7 +49,6 @@ def figure_2(seed: int = 123, p: int = 8) -> FloatArray:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.flow_figures import figure_2
     >>> u = figure_2()
     >>> round(float(u[0] - u[1]), 4)
     0.0197
@@ -96,7 +65,6 @@ def figure_10(seed: int = 42, p: int = 10) -> tuple[FloatArray, FloatArray]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.flow_figures import figure_10
     >>> round(float(figure_10()[1].sum()), 12)
     1.0
     """
@@ -115,7 +83,6 @@ def figure_12(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.flow_figures import figure_12
     >>> round(figure_12(5.0)[2].difficulty, 2)
     10.82
     """
@@ -133,7 +100,6 @@ def figure_13() -> tuple[FloatArray, FloatArray, FloatArray]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.flow_figures import figure_13
     >>> V, a, beta = figure_13()
     >>> int((V.T @ beta).argmax()), int(a.argmax())
     (1, 6)
@@ -152,7 +118,6 @@ def margins(trials: int, seed: int, p: int, b: float) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.flow_figures import margins
     >>> bool(min(margins(2, 0, p=4, b=1.0)["order"]) > 0)
     True
     """
@@ -275,7 +240,6 @@ FIGURE_2 = Figure(
     draw=draw_figure_2,
 )
 
-
 _STEP = 1e-3  # of the published gradient descent
 
 
@@ -284,7 +248,6 @@ def conditioned(trials: int, seed: int, kappa: float, difficulty: float | None) 
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.flow_figures import conditioned
     >>> conditioned(1, 0, kappa=1.0, difficulty=2.0)["entropy"][0] > 0.99
     True
     """
@@ -392,7 +355,6 @@ def kl_runs(trials: int, seed: int, t_end: float) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.flow_figures import kl_runs
     >>> 0 < kl_runs(1, 0, t_end=100.0)["top"][0] < 1
     True
     """
@@ -504,7 +466,6 @@ def tied(trials: int, seed: int, D: int, steps: int, transposed: bool, device: s
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.flow_figures import tied
     >>> tied(1, 0, D=5, steps=20, transposed=False, device=None)["largest"][0] > 0
     True
     """
@@ -592,7 +553,6 @@ FIGURE_11 = Figure(
     run=run_figure_11,
     draw=draw_figure_11,
 )
-
 
 _KINDS = {"l1": "L1", "sum": "Sum", "square": "L2", "softmax": "Softmax", "relu_norm": "Relu (normalized)",
           "sigmoid": "Sigmoid", "relu": "Relu (elementwise)", "sigmoid_norm": "Sigmoid (normalized)",

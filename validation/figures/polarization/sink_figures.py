@@ -17,21 +17,6 @@ from attsvm.validation import models
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, mean_share_of, subplots
 from attsvm.validation.figures.polarization.flow_figures import KINDS, legacy_seeds
 
-__all__ = [
-    "FIGURE_4",
-    "FIGURE_5",
-    "FIGURE_14",
-    "draw_figure_4",
-    "draw_figure_5",
-    "draw_figure_14",
-    "grid_cell",
-    "induction",
-    "run_figure_4",
-    "run_figure_5",
-    "run_figure_14",
-    "trajectories",
-]
-
 
 def induction(
     trials: int, seed: int, kind: str, auxiliary: float, lr: float, heads: int, dim: int, batch: int, steps: int,
@@ -41,7 +26,6 @@ def induction(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.sink_figures import induction
     >>> found = induction(1, 0, "softmax", 0.2, 1e-3, 1, dim=8, batch=4, steps=1, symbols=6, length=3, device=None)
     >>> len(found["scores"][0])
     1
@@ -172,7 +156,6 @@ def trajectories(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.sink_figures import trajectories
     >>> found = trajectories(1, 0, "softmax", 41, 8, 1e-3, (1, 2), None)
     >>> np.shape(found["scores"][0])
     (2, 2, 10)
@@ -278,7 +261,6 @@ def grid_cell(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.polarization.sink_figures import grid_cell
     >>> found = grid_cell(1, 0, "softmax", 0.0, "add", True, 1, 8, 1e-3, batch=4, steps=1, symbols=6, length=3,
     ...                   device=None)
     >>> sorted(found)

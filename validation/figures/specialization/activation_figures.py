@@ -19,19 +19,6 @@ from attsvm.validation.figures.specialization.time_scale_figures import (
     trained_heads,
 )
 
-__all__ = [
-    "FIGURE_5",
-    "FIGURE_6",
-    "FIGURE_7",
-    "draw_figure_5",
-    "draw_figure_6",
-    "draw_figure_7",
-    "run_figure_5",
-    "run_figure_6",
-    "run_figure_7",
-]
-
-
 _TRAINED_KINDS = {"one-hot": "one of F spikes", "flip": "flipping spike", "gaussian": "isotropic Gaussian"}
 
 
@@ -155,7 +142,6 @@ FIGURE_5 = Figure(
     draw=draw_figure_5,
 )  # fmt: skip
 
-
 _L = 5
 
 
@@ -234,7 +220,6 @@ FIGURE_6 = Figure(
     run=run_figure_6,
     draw=draw_figure_6,
 )
-
 
 _PRUNED_KINDS = {"one-hot": "one of four spikes", "gaussian": "isotropic Gaussian"}
 

@@ -14,21 +14,6 @@ import numpy as np
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 from attsvm.validation.figures.specialization.time_scale_figures import NAMES, flow_cell, flow_paths
 
-__all__ = [
-    "FIGURE_3",
-    "FIGURE_4",
-    "FIGURE_12",
-    "directions",
-    "draw_figure_3",
-    "draw_figure_4",
-    "draw_figure_12",
-    "run_figure_3",
-    "run_figure_4",
-    "run_figure_12",
-    "sign_patterns",
-]
-
-
 _LEVEL = 0.3  # of the largest |m_hf| at which feature f counts as learnt
 
 
@@ -37,7 +22,6 @@ def sign_patterns(m: Any, features: int, level: float = 0.1) -> int:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.specialization.feature_figures import sign_patterns
     >>> sign_patterns([[1.0, 1.0], [1.0, -1.0], [1.0, 1.0], [1.0, 0.01]], 2)
     2
     """
@@ -51,7 +35,6 @@ def directions(m: Any, degrees: float = 30.0) -> int:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.specialization.feature_figures import directions
     >>> directions([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0]])
     2
     """

@@ -19,26 +19,7 @@ if TYPE_CHECKING:
 
     from attsvm.dynamics.specialization import Prior
 
-__all__ = [
-    "ACTIVATIONS",
-    "FIGURE_1",
-    "FIGURE_2",
-    "NAMES",
-    "draw_figure_1",
-    "draw_figure_2",
-    "flow_cell",
-    "flow_paths",
-    "make_prior",
-    "pruned_heads",
-    "run_figure_1",
-    "run_figure_2",
-    "sgd_beside_flow",
-    "trained_heads",
-]
-
-
 ACTIVATIONS = ("softmax", "softmax1", "bayes")
-
 
 NAMES = {"softmax": "softmax", "softmax1": "softmax-1", "bayes": "Bayes-softmax"}
 
@@ -48,7 +29,6 @@ def make_prior(kind: str, F: int, nu1: float, nu2: float | None = None) -> Prior
 
     Examples
     --------
-    >>> from attsvm.validation.figures.specialization.time_scale_figures import make_prior
     >>> make_prior("gaussian", 3, 9.0).features
     3
     """
@@ -90,7 +70,6 @@ def sgd_beside_flow(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.specialization.time_scale_figures import sgd_beside_flow
     >>> found = sgd_beside_flow(1, 0, prior=("flip", 2, 2.0, 2.0), activation="softmax", L=3, H=2, D=30,
     ...                         times=(0.0, 1.0), lr=0.1, samples=600, start_seed=0)
     >>> len(found["sgd_m"][0]), len(found["flow_loss"][0])
@@ -134,7 +113,6 @@ def flow_paths(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.specialization.time_scale_figures import flow_paths
     >>> found = flow_paths(2, 0, prior=("flip", 2, 2.0), activation="softmax", L=3, H=2, times=(0.0, 1.0), samples=600, step=0.5)
     >>> len(found["m"]), len(found["m"][0])
     (2, 2)
@@ -158,7 +136,6 @@ def flow_cell(prior: Sequence[Any], L: int, H: int, settings: Mapping[str, Any],
 
     Examples
     --------
-    >>> from attsvm.validation.figures.specialization.time_scale_figures import flow_cell
     >>> flow_cell(("flip", 2, 2.0), 3, 2, {"times": (0.0, 1.0), "samples": 9}, 0.5)["activation"]
     'softmax'
     """
@@ -177,7 +154,6 @@ def trained_heads(trials: int, seed: int, **training: Any) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.specialization.time_scale_figures import trained_heads
     >>> found = trained_heads(1, 0, prior=("one-hot", 2, 9.0), activation="bayes", L=3, H=2, samples=900, steps=80, test_samples=900)
     >>> found["loss"][0] < 0.4
     True
@@ -202,7 +178,6 @@ def pruned_heads(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.specialization.time_scale_figures import pruned_heads
     >>> found = pruned_heads(1, 0, prior=("one-hot", 2, 9.0), activation="bayes", L=3, H=3, samples=900, steps=80, test_samples=900)
     >>> len(found["losses"][0])
     3
@@ -233,9 +208,7 @@ _PROTOCOLS = (
     *(("10", ("gaussian", 2, 8.0, 2.0), activation, 5, 4) for activation in NAMES),
 )
 
-
 _COLUMNS = ("largest |dm|", "rms dm", "its error", "ratio", "largest |dloss|", "rms dloss", "its error", "ratio")
-
 
 _LEVEL = 0.5  # of |m_12 - m_22| at which heads count as specialized
 

@@ -31,17 +31,6 @@ from attsvm.validation.figures.svm.compositions import (
     relu_compositions,
 )
 
-__all__ = [
-    "FIGURE_9",
-    "FIGURE_10",
-    "VARIANTS",
-    "draw_figure_9",
-    "draw_figure_10",
-    "run_figure_9",
-    "run_figure_10",
-]
-
-
 # Final 1 - correlation as read off the paper's curves.
 _PAPER = {
     "svmeq": {4: 0.035, 6: 0.017, 8: 0.011, 10: 0.0056},
@@ -49,19 +38,14 @@ _PAPER = {
     "single": {4: 0.155, 6: 0.145, 8: 0.135, 10: 0.12},
 }
 
-
 # Share that the filter keeps: sets the size of the first round of draws only.
 _SHARE = {4: 0.21, 6: 0.11, 8: 0.045, 10: 0.02}
 
-
 _THRESHOLDS = tuple(10.0**-k for k in range(16, 5, -1))  # Gamma of Figure 12(b)
-
 
 _FINAL_COLUMNS = ("kept", "W_SVMeq", "paper", "W_mm", "paper", "W_1token", "paper", "Spearman with masked probability")
 
-
 _COLOURS = ("tab:blue", "tab:green", "tab:red", "tab:cyan")
-
 
 Columns = dict[str, np.ndarray]
 
@@ -258,10 +242,8 @@ FIGURE_9 = Figure(
     draw=draw_figure_9,
 )  # fmt: skip
 
-
 # Other ways of training that the filter is tried on; the paper does not say which it used.
 _MAIN, _FROM_ZERO = "normalized, lr 0.1", "normalized, lr 0.1, W(0) = 0"
-
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "normalized, lr 0.1, published arithmetic": {"arithmetic": "naive"},

@@ -23,25 +23,6 @@ from attsvm.validation.figures.figure import Context
 if TYPE_CHECKING:
     from attsvm.training.options import Arithmetic
 
-__all__ = [
-    "NAMES",
-    "attention",
-    "concave_runs",
-    "dead_queries",
-    "draw_until_kept",
-    "filter_reason",
-    "lemma_instances",
-    "lemma_runs",
-    "mean",
-    "numbers",
-    "orthonormal_sequences",
-    "relu_compositions",
-    "relu_problems",
-    "simplex_projection",
-    "unit",
-]
-
-
 NAMES = {"svmeq": r"$W_{\mathrm{SVMeq}}$", "mm": r"$W_{\mathrm{mm}}$", "single": r"$W_{\mathrm{1token}}$"}
 
 
@@ -50,8 +31,6 @@ def unit(points: FloatArray) -> FloatArray:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.figures.svm.compositions import unit
     >>> unit(np.array([3.0, 4.0]))
     array([0.6, 0.8])
     """
@@ -63,7 +42,6 @@ def numbers(values: Any) -> FloatArray:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.compositions import numbers
     >>> numbers([1.0, None, 3.0])
     array([1., 3.])
     """
@@ -75,7 +53,6 @@ def mean(values: Any) -> float:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.compositions import mean
     >>> mean([1.0, None, 3.0]), mean([])
     (2.0, nan)
     """
@@ -97,8 +74,6 @@ def relu_problems(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.figures.svm.compositions import relu_problems
     >>> problems = relu_problems(50, np.random.default_rng(0), d=4)
     >>> problems.X.shape, bool((problems.Y == -1).any(axis=1).all())
     ((50, 3, 4, 4), True)
@@ -121,8 +96,6 @@ def attention(problems: AttentionProblem, W: FloatArray) -> FloatArray:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.figures.svm.compositions import attention, relu_problems
     >>> problems = relu_problems(2, np.random.default_rng(0), d=4)
     >>> attention(problems, np.zeros((2, 4, 4)))[0, 0]
     array([0.25, 0.25, 0.25, 0.25])
@@ -141,8 +114,6 @@ def filter_reason(s: FloatArray, selected: float, masked: float) -> npt.NDArray[
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.figures.svm.compositions import filter_reason
     >>> filter_reason(np.array([[[0.5, 0.5]], [[0.9999, 1e-4]], [[1.0, 1e-9]]]), 1e-3, 1e-6).tolist()
     ['all selected', 'between', 'clean']
     """
@@ -171,7 +142,6 @@ def relu_compositions(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.compositions import relu_compositions
     >>> found = relu_compositions(4, 0, d=4, steps=201)
     >>> len(found["reason"]), set(found["reason"]) <= {"kept", "between", "all selected", "infeasible"}
     (4, True)
@@ -226,10 +196,6 @@ def dead_queries(parts: Decomposition) -> npt.NDArray[np.bool_]:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import attsvm
-    >>> from attsvm.paths.weight_decomposition import decompose
-    >>> from attsvm.validation.figures.svm.compositions import dead_queries
     >>> X = np.array([[[1.0], [2.0]], [[-1.0], [-2.0]]])
     >>> problem = attsvm.AttentionProblem(X, np.ones(2), np.ones((2, 1)), attsvm.ReluHead(np.eye(1)))
     >>> dead_queries(decompose(problem, np.eye(1)))
@@ -281,8 +247,6 @@ def draw_until_kept(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.figure import Context
-    >>> from attsvm.validation.figures.svm.compositions import draw_until_kept
     >>> def third(trials, seed, d):
     ...     return {"kept": [k % 3 == 2 for k in range(trials)]}
     >>> context = Context({"trials": 4})
@@ -321,8 +285,6 @@ def simplex_projection(y: FloatArray) -> FloatArray:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.figures.svm.compositions import simplex_projection
     >>> simplex_projection(np.array([1.0, 0.5, -1.0]))
     array([0.75, 0.25, 0.  ])
     """
@@ -337,8 +299,6 @@ def orthonormal_sequences(trials: int, rng: np.random.Generator, T: int) -> tupl
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.figures.svm.compositions import orthonormal_sequences
     >>> X, v, Z = orthonormal_sequences(2, np.random.default_rng(0), 5)
     >>> bool(np.allclose(X[1, 0] @ X[1, 0].T, np.eye(5)))
     True
@@ -370,7 +330,6 @@ def concave_runs(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.compositions import concave_runs
     >>> found = concave_runs(3, 0, lam=0.2, T=4, steps=500)
     >>> found["selected"].tolist() == found["optimal"].tolist()
     True
@@ -432,8 +391,6 @@ def lemma_instances(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from attsvm.validation.figures.svm.compositions import lemma_instances
     >>> *_, lam, drawn = lemma_instances(5, np.random.default_rng(0), tau=3)
     >>> len(lam), drawn > 5
     (5, True)
@@ -461,7 +418,6 @@ def lemma_runs(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.compositions import lemma_runs
     >>> found = lemma_runs(3, 0, tau=3, steps=300)
     >>> bool((found["optimal"] <= 3).all())
     True

@@ -11,18 +11,7 @@ from attsvm import AttentionProblem, LinearHead
 from attsvm.comparison import misalignment
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 
-__all__ = [
-    "FIGURE",
-    "METHODS",
-    "draw",
-    "paths",
-    "plane_problem",
-    "run",
-]
-
-
 _EPS = float(np.log(np.finfo(np.float64).eps))
-
 
 # (K, Q) as published normalizes each factor's gradient and has a ridge of the machine epsilon.
 METHODS: dict[str, dict[str, Any]] = {
@@ -32,7 +21,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "(K, Q), ridge e^-300": {"optimizer": "normalized_gd", "normalization": "factor", "log_ridge": -300.0},
 }
 
-
 _SHOWN = {"W": "(a) W", "(K, Q), ridge 2.2e-16": "(b) (K, Q)"}
 
 
@@ -41,7 +29,6 @@ def plane_problem() -> AttentionProblem:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.plane_figure import plane_problem
     >>> plane_problem().optimal_tokens().indices
     array([0, 0])
     """
@@ -63,7 +50,6 @@ def paths(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.plane_figure import paths
     >>> found = paths(2, 0, method="(K, Q), ridge 2.2e-16", steps=200, marks=[100, 200])
     >>> [len(errors) for errors in found["nuclear"]]
     [2, 2]

@@ -23,32 +23,11 @@ from attsvm.selection_rows import selection_rows
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, mean_of, share_of, subplots
 from attsvm.validation.figures.svm.selection_figures import PUBLISHED_KQ
 
-__all__ = [
-    "FIGURE_4",
-    "FIGURE_11",
-    "PUBLISHED_SOLVERS",
-    "PUBLISHED_TOLERANCE",
-    "certified_ranks",
-    "draw_figure_4",
-    "draw_figure_11",
-    "misalignment_trials",
-    "optimal_differences",
-    "published_rank",
-    "published_ranks",
-    "rank_trials",
-    "run_figure_4",
-    "run_figure_11",
-    "train_widths",
-]
-
-
 PUBLISHED_TOLERANCE = 1e-7  # absolute
-
 
 # What the modelling package picks by itself: a first-order method for the semidefinite program of the nuclear norm,
 # an interior-point method for the second-order cone program of the Frobenius norm.
 PUBLISHED_SOLVERS = {"nuclear": "SCS", "frobenius": "CLARABEL"}
-
 
 _ATOMS = {"nuclear": "nuc", "frobenius": "fro"}
 
@@ -61,8 +40,6 @@ def optimal_differences(problems: attsvm.AttentionProblem) -> npt.NDArray[np.flo
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.figures.svm.rank_figures import optimal_differences
     >>> optimal_differences(attsvm.random_problem(n=2, T=3, d=4, batch=5)).shape
     (5, 2, 2, 4)
     """
@@ -78,8 +55,6 @@ def published_rank(problem: attsvm.AttentionProblem, solver: str) -> int:
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.figures.svm.rank_figures import published_rank
     >>> published_rank(attsvm.random_problem(n=4, T=3, d=6, seed=0), "SCS") <= 6
     True
     """
@@ -106,8 +81,6 @@ def published_ranks(problems: attsvm.AttentionProblem, norm: str) -> dict[str, n
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.figures.svm.rank_figures import published_ranks
     >>> found = published_ranks(attsvm.random_problem(n=4, T=3, d=6, batch=2), "nuclear")
     >>> found["rank"].shape, bool((found["rank"] <= 6).all())
     ((2,), True)
@@ -138,7 +111,6 @@ def published_ranks(problems: attsvm.AttentionProblem, norm: str) -> dict[str, n
 
 _COLOURS = ("tab:blue", "tab:green", "tab:red")
 
-
 _MARKERS = ("v", "o", "d")
 
 
@@ -153,8 +125,6 @@ def certified_ranks(problems: attsvm.ProblemBatch, norm: str) -> dict[str, npt.N
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.figures.svm.rank_figures import certified_ranks
     >>> found = certified_ranks(attsvm.random_problem(n=3, T=3, d=6, batch=4), "nuclear")
     >>> bool((found["rank"] <= 3).all()), bool((found["rank"] == found["numerical"]).all())
     (True, True)
@@ -200,7 +170,6 @@ def rank_trials(trials: int, seed: int, *, n: int, T: int, d: int) -> dict[str, 
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.rank_figures import rank_trials
     >>> found = rank_trials(2, 0, n=3, T=3, d=4)
     >>> sorted(found)[:3], len(found["certified_nuclear"])
     (['certified_frobenius', 'certified_nuclear', 'feasible'], 2)
@@ -329,8 +298,6 @@ def train_widths(
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.figures.svm.rank_figures import train_widths
     >>> run = train_widths(attsvm.random_problem(n=2, T=3, d=5, batch=4), [1, 3], steps=50, seed=0)
     >>> run.parameters["K"].shape, float(abs(run.parameters["K"][0, :, 1:]).max())
     ((8, 5, 3), 0.0)
@@ -362,7 +329,6 @@ def misalignment_trials(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.rank_figures import misalignment_trials
     >>> found = misalignment_trials(2, 0, n=2, T=3, d=6, widths=[1, 2], steps=300)
     >>> found["misalignment"].shape, bool((found["rank"] <= 2).all())
     ((2, 2), True)

@@ -24,31 +24,7 @@ if TYPE_CHECKING:
     from attsvm.training.options import Arithmetic
     from attsvm.training.run_result import Run
 
-__all__ = [
-    "FIGURE_5",
-    "FIGURE_6",
-    "FIGURE_7",
-    "FIGURE_8",
-    "NORM_OF",
-    "alignment",
-    "draw_figure_5",
-    "draw_figure_6",
-    "draw_figure_7",
-    "draw_figure_8",
-    "ends_of_descent",
-    "global_trials",
-    "in_query_span",
-    "margin_trials",
-    "run_figure_5",
-    "run_figure_6",
-    "run_figure_7",
-    "run_figure_8",
-    "support_assumption",
-    "train_in_span",
-]
-
 NORM_OF = {"W": "frobenius", "KQ": "nuclear"}  # the norm whose support decides local optimality
-
 
 # (K, Q) as published: both factors by their joint gradient, with a ridge of the size of the machine epsilon.
 PUBLISHED_KQ: dict[str, Any] = {
@@ -77,7 +53,6 @@ def ends_of_descent(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.selection_figures import ends_of_descent
     >>> ends = ends_of_descent(3, 0, n=2, T=3, d=6, parameterization="W", steps=200)
     >>> len(ends["is_global"]), all(ends["is_local"])
     (3, True)
@@ -106,7 +81,6 @@ def support_assumption(trials: int, seed: int, *, n: int, T: int, d: int, min_sc
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.selection_figures import support_assumption
     >>> found = support_assumption(2, 0, n=2, T=3, d=30)
     >>> sorted(found)
     ['exact', 'feasible', 'proxy']
@@ -126,8 +100,6 @@ def in_query_span(problems: attsvm.AttentionProblem) -> tuple[attsvm.AttentionPr
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.figures.svm.selection_figures import in_query_span
     >>> reduced, basis = in_query_span(attsvm.random_problem(n=2, T=3, d=7, batch=4))
     >>> reduced.Z.shape, basis.shape
     ((4, 2, 2), (4, 7, 2))
@@ -157,8 +129,6 @@ def train_in_span(
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.validation.figures.svm.selection_figures import train_in_span
     >>> run = train_in_span(attsvm.random_problem(n=2, T=3, d=7, batch=4), "W", steps=50, seed=0)
     >>> run.W.shape, run.selection.indices.shape
     ((4, 7, 2), (4, 2))
@@ -273,12 +243,9 @@ FIGURE_5 = Figure(
     draw=draw_figure_5,
 )
 
-
 _COLOURS = ("tab:blue", "tab:green", "tab:red")
 
-
 _STYLES = {"W": "-", "KQ": "--"}
-
 
 _NAMES = {"W": "W", "KQ": "(K, Q)"}
 
@@ -294,7 +261,6 @@ def global_trials(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.selection_figures import global_trials
     >>> found = global_trials(3, 0, n=2, T=3, d=8, parameterization="KQ", steps=200)
     >>> sorted(found), len(found["is_global"])
     (['is_global', 'saturated'], 3)
@@ -382,9 +348,7 @@ FIGURE_6 = Figure(
     draw=draw_figure_6,
 )  # fmt: skip
 
-
 _LABELS_FIGURE_7 = {"W": "W", "KQ": "(K, Q)"}
-
 
 _ARITHMETIC: dict[Arithmetic, str] = {"naive": "published", "log": "exact"}
 
@@ -399,7 +363,6 @@ def alignment(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.selection_figures import alignment
     >>> found = alignment(2, 0, n=2, T=3, d=4, steps=100, every=50)
     >>> found["W log frobenius"].shape, found["KQ naive max_probability"].shape
     ((2, 3), (2, 3))
@@ -519,7 +482,6 @@ def margin_trials(
 
     Examples
     --------
-    >>> from attsvm.validation.figures.svm.selection_figures import margin_trials
     >>> found = margin_trials(3, 0, n=1, T=3, d=5, steps=300)
     >>> len(found["optimal_margin"]), bool((found["optimal_margin"] > 0).all())
     (3, True)
