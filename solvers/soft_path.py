@@ -41,6 +41,8 @@ _SWEEPS = 10
 _AT_ONCE = 3
 # Share of its bound by which a sum of multipliers may fall short and still be at it.
 _NEAR = 1e-6
+# Share of the tolerance that the first of many solutions is solved to, and the least tolerance of that kind.
+_FIRST, _LEAST = 0.03, 1e-10
 _Entry = TypeVar("_Entry", bound=np.generic)
 
 
@@ -53,11 +55,13 @@ class _Asked(NamedTuple):
     max_iterations: int | None
     options: dict[str, object]
 
-    def one(self, problem: MarginProblem, start: MarginSolution | None = None) -> MarginSolution:
-        """Of one problem."""
+    def one(
+        self, problem: MarginProblem, start: MarginSolution | None = None, tolerance: float | None = None
+    ) -> MarginSolution:
+        """Of one problem; to a tolerance of its own, if that is given."""
         return solve(
-            problem, self.norm, self.solver, rank=None, tolerance=self.tolerance, max_iterations=self.max_iterations,
-            warm_start=start, **self.options,
+            problem, self.norm, self.solver, rank=None, tolerance=tolerance or self.tolerance,
+            max_iterations=self.max_iterations, warm_start=start, **self.options,
         )  # fmt: skip
 
     def many(self, batch: MarginProblemBatch) -> MarginSolutionBatch:
@@ -127,6 +131,8 @@ def _one_by_one(
 ) -> list[MarginSolution]:
     """Each from the one before, where the method takes that as a start; the first ones may be known."""
     found = list(known)
+    if not found and len(penalty.C) > 1:
+        found.append(_sharp(problem._with_penalty(penalty.of_problem(0)), asked))
     for i in range(len(found), len(penalty.C)):
         start = found[-1] if found and asked.norm.name == "frobenius" and found[-1].status.has_solution else None
         one = problem._with_penalty(penalty.of_problem(i))
@@ -137,6 +143,21 @@ def _one_by_one(
         carried = None if start is None else _carried(start, one)
         found.append(asked.one(one, start) if carried is None else carried)
     return found
+
+
+def _sharp(problem: MarginProblem, asked: _Asked) -> MarginSolution:
+    """The solution for the least C; sharper than asked where its multiples may be solutions: their gaps grow with C."""
+    specs, _ = rungs(problem, asked.norm, asked.solver, warn=False)
+    tolerance = asked.tolerance or specs[0].achievable
+    if asked.norm.name != "frobenius" or asked.max_iterations is not None or tolerance <= _LEAST:
+        return asked.one(problem)
+    sharp = asked.one(problem, tolerance=max(_FIRST * tolerance, _LEAST))
+    if not sharp.status.has_solution:
+        return sharp
+    found = MethodResult(
+        sharp.W, sharp.multipliers, sharp.iterations, certificate=sharp.certificate, extras=sharp.extras
+    )
+    return conclude(problem, asked.norm, found, solver=sharp.solver, seconds=sharp.seconds, tolerance=tolerance)
 
 
 def _face_by_face(

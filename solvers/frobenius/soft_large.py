@@ -245,10 +245,12 @@ class _SoftSolve:
                 best, kept = value, trial
         return kept
 
-    def _sweeps_before(self) -> int:
-        """Most of the sweeps that a solution for another C took, if the start is one: so many are needed again."""
+    def _sweeps_before(self, goal: float) -> int:
+        """Most of the sweeps that a solution for another C took, less where the start is nearer than 0, where it began."""
         given = self.request.warm_start
-        return int(_AGAIN * given.iterations) if isinstance(given, MarginSolution) and is_one(given) else 0
+        if not (isinstance(given, MarginSolution) and is_one(given)):
+            return 0
+        return int(_AGAIN * given.iterations * np.log(min(self.gap, 1.0) / goal) / np.log(1.0 / goal))
 
     # -- the working set ------------------------------------------------------------------------------
 
@@ -509,7 +511,9 @@ class _SoftSolve:
         if self.problem.m:
             self._look(goal)
         if self.gap > _FAR:  # a start from far away gains nothing from looks after every second sweep
-            self.chunk = max(_CHUNK, min(self._sweeps_before(), _LONGEST_CHUNK))
+            self.chunk = max(_CHUNK, min(self._sweeps_before(goal), _LONGEST_CHUNK))
+        if self.request.warm_start is not None:  # early sweeps from 0 are too fast to tell the rate
+            self.looks = [(0, np.inf), (0, self.gap)]
         while True:
             if self.gap > goal:
                 self.approach(goal)

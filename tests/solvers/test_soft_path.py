@@ -155,6 +155,21 @@ def test_few_solves_prove_a_path_in_other_norms(norm: str) -> None:
     assert path[0].norm == 0.0 and path[-2].norm == pytest.approx(path[-1].norm, rel=1e-6)
 
 
+def test_a_path_of_large_faces_costs_few_solves() -> None:
+    """Small C follow from the first solution, large ones from the last; those between begin near their solutions."""
+    rng = np.random.default_rng(0)
+    X, Z = rng.standard_normal((100, 12, 40)), rng.standard_normal((100, 40))
+    X, Z = X / np.linalg.norm(X, axis=-1, keepdims=True), Z / np.linalg.norm(Z, axis=-1, keepdims=True)
+    problem, selection = attsvm.AttentionProblem(X, Z=Z), rng.integers(0, 12, 100)
+    Cs = np.geomspace(1e-2, 1e2, 20)
+    path = attsvm.soft_path(problem, Cs, selection)
+    assert all(one.status == "optimal" and one.result.tolerance == 1e-8 for one in path)
+    first = [one.iterations for one in path[:8]]
+    assert first[0] > 0 and first[1:] == [0] * 7  # one solution, sharp enough for its multiples
+    alone = np.median([attsvm.att_svm(problem, selection, C=C).iterations for C in Cs])
+    assert sum(one.iterations for one in path) < 6 * alone
+
+
 def test_what_is_expected_and_not_proved_is_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = attsvm.random_problem(n=5, T=5, d=6, seed=5)
     whole = attsvm.soft_path(problem, CS, norm="nuclear")

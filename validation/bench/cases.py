@@ -209,7 +209,7 @@ CASES: tuple[Case, ...] = (
     SolveCase("fro-tiny", (6, 8, 10), repeats=50, peers={"cvxpy per constraint": 60.0, "cvxpy CLARABEL": None}),
     SolveCase(
         "fro-bare", (6, 8, 10), repeats=200, read=False,
-        peers={_DAQP: 1 / 5, "moreau active set": None, "moreau interior point": None},
+        peers={_DAQP: 1 / 3, "moreau active set": None, "moreau interior point": None},
     ),
     SolveCase(
         "fro-small",
