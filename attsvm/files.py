@@ -596,9 +596,9 @@ def save_problem(problem: AttentionProblem, path: str | Path, *, selection: Sele
     ...     load_problem(path).head  # doctest: +ELLIPSIS
     LinearHead(v=array([...]))
     """
+    require_problem(problem)
     path = Path(path)
     writer = _WRITERS[_suffix(path)]
-    require_problem(problem)
     chosen = None if selection is None else read_selection(problem, selection)
     try:
         content = to_content(problem, chosen)

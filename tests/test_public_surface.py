@@ -196,6 +196,7 @@ def test_what_stands_in_the_place_of_another_thing_is_named():
         (lambda: attsvm.compare(SMALL, run), "compare takes a Run first, as train returns it, got AttentionProblem"),
         (lambda: attsvm.compare(run, SMALL), "compare takes Solution objects after the run, got AttentionProblem"),
         (lambda: attsvm.compare(solution, run), "compare takes a Run first, as train returns it, got Solution"),
+        (lambda: attsvm.save_problem("problem.npz", solution), "problem must be an AttentionProblem, got str"),
         (lambda: attsvm.diagnose(None), "problem must be an AttentionProblem, got NoneType"),
         (lambda: attsvm.train(solution), "problem must be an AttentionProblem, got Solution"),
         (lambda: attsvm.train(SMALL, loss=3), "loss must be .* or a Loss, got int"),

@@ -191,20 +191,21 @@ def certify_infeasible(problem: MarginProblem, multipliers: npt.ArrayLike) -> Ce
 def _of_one_query(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> IntArray | None:
     """Rows of a query that cancel by themselves, the fewest of such: a smaller proof; None without one."""
     pair = problem.rows.gather(rows)
-    used, position = np.unique(pair.owner, return_inverse=True)
-    if len(used) < 2:
+    order = np.argsort(pair.owner, kind="stable")
+    owner, lam, rows = pair.owner[order], lam[order], rows[order]
+    begin = np.concatenate([[0], np.flatnonzero(owner[1:] != owner[:-1]) + 1])
+    if len(begin) < 2:
         return None
-    a = pair.a.astype(np.float64, copy=False)
-    order = np.argsort(position, kind="stable")
-    begin = np.searchsorted(position[order], np.arange(len(used)))
-    sums = np.add.reduceat(lam[order, None] * a[order], begin, axis=0)
-    weight = np.bincount(position, np.abs(lam) * np.sqrt(np.vecdot(a, a)))
-    gained = np.bincount(position, lam * problem.asked[rows])
+    a = pair.a[order].astype(np.float64, copy=False)
+    sums = np.add.reduceat(lam[:, None] * a, begin, axis=0)
+    weight = np.add.reduceat(np.abs(lam) * np.sqrt(np.vecdot(a, a)), begin)
+    gained = np.add.reduceat(lam * problem.asked[rows], begin)
     good = (np.sqrt(np.vecdot(sums, sums)) <= _PROMISING * weight) & (gained > 0)
     if not good.any():
         return None
-    counts = np.where(good, np.bincount(position), len(rows) + 1)
-    return np.asarray(rows[position == counts.argmin()])
+    counts = np.diff(begin, append=len(rows))
+    fewest = int(np.where(good, counts, len(rows) + 1).argmin())
+    return rows[begin[fewest] : begin[fewest] + counts[fewest]]
 
 
 def _coordinates(problem: MarginProblem, rows: IntArray) -> PairRows:

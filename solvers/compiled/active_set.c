@@ -441,12 +441,12 @@ VECTORIZED static int holds(Rows *s, double again) {
     for (int k = 0; k < m; k++) {
         s->rows[count] = k, s->weights[count] = again * s->x[k];
         count += s->x[k] != 0.0;
-        most = fmax(most, again * s->x[k]);
+        most = larger(most, again * s->x[k]);
     }
     combine(m, count, s->rows, s->weights, s->G, s->slack);
     for (int k = 0; k < m; k++) s->target[k] = again * s->x[k] + (s->c[k] - s->slack[k]);
     project(s, s->target, 1e-14 * most, s->wanted, s->next_tight, s->weights);
-    for (int k = 0; k < m; k++) off = fmax(off, fabs(s->weights[k] - again * s->x[k]));
+    for (int k = 0; k < m; k++) off = larger(off, fabs(s->weights[k] - again * s->x[k]));
     if (!(off <= 1e-12 * most)) return 0;
     for (int k = 0; k < m; k++) s->x[k] *= again;
     return 1;
@@ -486,7 +486,7 @@ static double write_multipliers(const Rows *s, double *out) {
     for (int k = 0; k < s->m; k++) {
         const double x = s->x[k] < 0.0 && !is_free(s, k) ? 0.0 : s->x[k];
         out[k] = s->norms[k] > 0.0 ? x / s->norms[k] * s->scale : 0.0;
-        peak = fmax(peak, fabs(x));
+        peak = larger(peak, fabs(x));
     }
     return peak;
 }

@@ -48,9 +48,9 @@ static void bounds_begin(Bounds *b, const State *state, double *memory) {
     b->half = memory;
     double most = 0.0, sum = 0.0, top = 0.0;
     for (int j = 0; j < N; j++) {
-        most = fmax(most, fabs(state->W[j]));
+        most = larger(most, fabs(state->W[j]));
         sum += fabs(state->D[j]);
-        top = fmax(top, fabs(state->D[j]));
+        top = larger(top, fabs(state->D[j]));
     }
     const int soft = state->penalty.loss != HARD; /* then D may start outside of the dual ball */
     const double inside = soft ? fmin(1.0, BALL / fmax(b->shared ? sum : top, 1e-300)) : 1.0;
@@ -157,9 +157,9 @@ static double bounds_apart(const Bounds *b, const State *state) {
     double most = 0.0, left = 1.0;
     for (int j = 0; j < state->N; j++) {
         const double up = b->z[j], down = b->z[state->N + j];
-        most = fmax(most, fabs(state->D[j] - up + down));
+        most = larger(most, fabs(state->D[j] - up + down));
         left -= up + down;
-        if (!b->shared) most = fmax(most, fabs(1.0 - up - down));
+        if (!b->shared) most = larger(most, fabs(1.0 - up - down));
     }
     return b->shared ? fmax(most, fabs(left)) : most;
 }

@@ -410,7 +410,7 @@ static int settle(Face *s, Candidate *candidates) {
         for (int b = 0; b < s->n; b++) {
             const int k = s->row[b], lead = s->leader[s->group[k]];
             s->g[b] = s->misses[k] - (lead >= 0 && lead != k ? s->misses[lead] : 0.0);
-            off = fmax(off, fabs(s->g[b]));
+            off = larger(off, fabs(s->g[b]));
         }
         if (off > MISSED * s->scale && polished < ACCEPT) {
             if (polished == REFRESH && !refactor(s)) return 0;
@@ -439,7 +439,7 @@ static int settle(Face *s, Candidate *candidates) {
 /* Take over multipliers of the first C: which of them are positive and which sums at their bound. 0 on failure. */
 static int adopt(Face *s, const double *start) {
     double largest = 0.0;
-    for (int k = 0; k < s->m; k++) largest = fmax(largest, start[k]);
+    for (int k = 0; k < s->m; k++) largest = larger(largest, start[k]);
     for (int k = 0; k < s->m; k++) s->lam[k] = start[k] > POSITIVE * largest ? start[k] : 0.0;
     for (int j = 0; j < s->groups; j++) {
         double load = 0.0;
@@ -545,7 +545,7 @@ EXPORT int attsvm_exchanges(int loss, int by_row, int count, int m, int dx, int 
     s.stop = stop;
     number_rows(&s, owner, loss, by_row);
     for (int i = 0; i < q; i++) products(q, dz, queries, queries + (Size)i * dz, s.between + (Size)i * q);
-    for (int k = 0; k < m; k++) s.scale = fmax(s.scale, fabs(rhs[k]));
+    for (int k = 0; k < m; k++) s.scale = larger(s.scale, fabs(rhs[k]));
     int done = 0;
     for (; done < count; done++) {
         s.exchanges = 0, s.limit = limit;

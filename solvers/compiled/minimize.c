@@ -33,7 +33,7 @@ static double singular(const Norm *norm, const State *state, const double *W, in
 
 static double entries(const State *state, const double *W, double power) {
     double sum = 0.0, most = 0.0;
-    for (int j = 0; j < state->N; j++) most = fmax(most, fabs(W[j]));
+    for (int j = 0; j < state->N; j++) most = larger(most, fabs(W[j]));
     if (isinf(power) || most == 0.0) return most;
     for (int j = 0; j < state->N; j++) sum += power == 1.0 ? fabs(W[j]) / most : pow(fabs(W[j]) / most, power);
     return most * (power == 1.0 ? sum : pow(sum, 1.0 / power));
@@ -82,7 +82,7 @@ static double begin(const Norm *norm, State *state, const double *c, double *sid
     /* A little larger, so that rows with a positive right-hand side have slack. */
     double most = 0.0;
     for (int j = 0; j < N; j++) state->W[j] *= norm->kind == POWER ? 1.3 : 1.1;
-    for (int k = 0; k < m; k++) most = fmax(most, fabs(sides[k]));
+    for (int k = 0; k < m; k++) most = larger(most, fabs(sides[k]));
     margins(state, state->W, state->slack);
     for (int k = 0; k < m; k++)
         state->slack[k] = state->sense[k] == INEQUALITY ? fmax(state->slack[k] - sides[k], 0.1 * most) : 0.0;

@@ -106,10 +106,10 @@ static int iterate(Step *s, Run *run, int most, double goal, const volatile int 
         if (nuclear_step(s, &mu)) break;
         measure(s, &found); /* h are the values of the rows */
         double worst = found.gap, sum = found.gap;
-        if (s->penalty.loss != HARD) worst = fmax(worst, found.missed);
+        if (s->penalty.loss != HARD) worst = larger(worst, found.missed);
         for (int k = 0; k < m; k++) {
             const double missed = fabs(s->rhs[k] + s->slack[k] - s->h[k]) / run->room[k];
-            worst = fmax(worst, missed);
+            worst = larger(worst, missed);
             sum += missed;
         }
         waited++;

@@ -56,7 +56,7 @@ static void fill_K(Step *s) {
 static int factor_K(Step *s) {
     const int N = s->p * s->q;
     double top = 0.0, *L = s->entries.L;
-    for (int i = 0; i < N; i++) top = fmax(top, s->entries.K[i * ((Size)N + 1)]);
+    for (int i = 0; i < N; i++) top = larger(top, s->entries.K[i * ((Size)N + 1)]);
     for (unsigned k = 0; k < sizeof SHIFTS / sizeof *SHIFTS; k++) {
         memcpy(L, s->entries.K, doubles((Size)N * N));
         for (int i = 0; i < N; i++) L[i * ((Size)N + 1)] += SHIFTS[k] * top;

@@ -94,7 +94,7 @@ static void schur(Step *s) {
 
 int factor_schur(Step *s, int m, const signed char *sense) {
     double top = 0.0;
-    for (int k = 0; k < m; k++) top = fmax(top, s->M[k * ((Size)m + 1)]);
+    for (int k = 0; k < m; k++) top = larger(top, s->M[k * ((Size)m + 1)]);
     for (int try = 0; try < 5; try++) {
         memcpy(s->factor, s->M, doubles((Size)m * m));
         for (int k = 0; k < m; k++) {
@@ -316,8 +316,8 @@ void measure(Step *s, Measures *out) {
     out->missed = 0.0;
     values_at(s, s->X, s->h);
     for (int k = 0; k < s->m && penalty->groups; k++) s->h[k] += penalty->weight[k] * s->eta[penalty->group[k]];
-    for (int i = 0; i < s->p * s->q && penalty->groups; i++) out->missed = fmax(out->missed, fabs(s->apart[i]));
-    for (int k = 0; k < s->m; k++) out->missed = fmax(out->missed, fabs(s->rhs[k] + s->slack[k] - s->h[k]));
+    for (int i = 0; i < s->p * s->q && penalty->groups; i++) out->missed = larger(out->missed, fabs(s->apart[i]));
+    for (int k = 0; k < s->m; k++) out->missed = larger(out->missed, fabs(s->rhs[k] + s->slack[k] - s->h[k]));
 }
 
 /* A predictor-corrector step of X, lam and slack; STALLED, and all unchanged, where rounding stops it. */

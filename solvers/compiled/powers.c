@@ -36,7 +36,7 @@ enum { CUTS = 25 };
 static void curve(const State *state, double power, double *K, double *k) {
     const double conjugate = power / (power - 1.0);
     double most = 0.0;
-    for (int j = 0; j < state->N; j++) most = fmax(most, fabs(state->W[j]));
+    for (int j = 0; j < state->N; j++) most = larger(most, fabs(state->W[j]));
     for (int j = 0; j < state->N; j++) {
         const double W = state->W[j], D = state->D[j];
         if (power >= 2.0) {
@@ -69,7 +69,7 @@ int minimize_power(State *state, double power, int most, double goal) {
         curve(state, power, K, k);
         if (state->by_entries) {
             double most_K = 0.0;
-            for (int j = 0; j < N; j++) most_K = fmax(most_K, K[j]);
+            for (int j = 0; j < N; j++) most_K = larger(most_K, K[j]);
             memset(state->P, 0, doubles((Size)N * N));
             for (int j = 0; j < N; j++) { /* entries that do not move are held by a large number, not by an infinite one */
                 K[j] = fmax(K[j], HELD * most_K);

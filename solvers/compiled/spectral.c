@@ -442,7 +442,7 @@ int minimize_spectral(State *state, int most, double goal) {
             measure_rows(state);
             own_block(&cone, state);
             state->apart = 0.0;
-            for (int j = 0; j < N; j++) state->apart = fmax(state->apart, fabs(state->D[j] - cone.own[j]));
+            for (int j = 0; j < N; j++) state->apart = larger(state->apart, fabs(state->D[j] - cone.own[j]));
             const double value = cone.t + penalty_value(state);
             offer(state, fabs(value - dual_value(state)) / value);
         }

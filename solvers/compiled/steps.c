@@ -364,14 +364,14 @@ void solve_rows(State *state, const double *k) {
 
 double slope(int n, const double *point, const double *change) {
     double most = 0.0;
-    for (int k = 0; k < n; k++) most = fmax(most, -change[k] / point[k]);
+    for (int k = 0; k < n; k++) most = larger(most, -change[k] / point[k]);
     return most;
 }
 
 static double slope_of_rows(const State *state, const double *point, const double *change) {
     double most = 0.0;
     for (int k = 0; k < state->m; k++)
-        if (state->sense[k] == INEQUALITY) most = fmax(most, -change[k] / point[k]);
+        if (state->sense[k] == INEQUALITY) most = larger(most, -change[k] / point[k]);
     return most;
 }
 
@@ -383,7 +383,7 @@ double primal_slope(const State *state) {
 double dual_slope(const State *state) {
     double most = slope_of_rows(state, state->lam, state->dlam);
     for (int j = 0; j < state->penalty.groups && state->penalty.loss == HINGE; j++)
-        most = fmax(most, state->dload[j] / state->t[j]);
+        most = larger(most, state->dload[j] / state->t[j]);
     return most;
 }
 
@@ -433,7 +433,7 @@ void move_rows(State *state, double primal, double dual) {
 void offer(State *state, double gap) {
     double missed = state->apart, sum = gap;
     for (int k = 0; k < state->m; k++) {
-        missed = fmax(missed, fabs(state->residual[k]));
+        missed = larger(missed, fabs(state->residual[k]));
         sum += state->residual[k];
     }
     state->waited++;

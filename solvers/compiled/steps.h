@@ -41,6 +41,9 @@ typedef ptrdiff_t Size;
 static inline size_t doubles(Size count) { return sizeof(double) * (size_t)count; }
 static inline size_t ints(Size count) { return sizeof(int) * (size_t)count; }
 
+/* fmax of a number and whatever x is, without the call that its rules about NaN need. */
+static inline double larger(double most, double x) { return x > most ? x : most; }
+
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
 #else

@@ -76,12 +76,12 @@ static int sets(const State *state, int shared, const double *room, const double
     int rows = 0, inner = 0;
     for (int k = 0; k < m; k++) {
         if (state->sense[k] != INEQUALITY) continue;
-        most.lam = fmax(most.lam, state->lam[k]);
-        most.slack = fmax(most.slack, state->slack[k]);
+        most.lam = larger(most.lam, state->lam[k]);
+        most.slack = larger(most.slack, state->slack[k]);
     }
     for (int j = 0; j < 2 * N; j++) {
-        most.room = fmax(most.room, room[j]);
-        most.dual = fmax(most.dual, dual[j]);
+        most.room = larger(most.room, room[j]);
+        most.dual = larger(most.dual, dual[j]);
     }
     for (int k = 0; k < m; k++) rows += (weights[k] = weight_of_row(state, &most, k)) > 1.0;
     for (int j = 0; j < N; j++) inner += (weights[m + j] = weight_of_entry(state, shared, &most, room, dual, j)) > 1.0;
@@ -128,14 +128,14 @@ static double missed_rows(const State *state, Vertex *v, double t) {
     memset(v->lam, 0, doubles(state->m));
     for (int i = 0; i < v->n; i++) {
         const int ordered = state->sense[v->A[i]] == INEQUALITY;
-        if (ordered) missed = fmax(missed, -v->own[i]);
+        if (ordered) missed = larger(missed, -v->own[i]);
         v->lam[v->A[i]] = ordered ? fmax(v->own[i], 0.0) : v->own[i];
     }
     margins(state, v->V, v->values);
     for (int k = 0; k < state->m; k++) {
         const double slack = v->values[k] - t * state->c[k];
-        if (state->sense[k] == INEQUALITY) missed = fmax(missed, -slack);
-        if (state->sense[k] == EQUALITY) missed = fmax(missed, fabs(slack));
+        if (state->sense[k] == INEQUALITY) missed = larger(missed, -slack);
+        if (state->sense[k] == EQUALITY) missed = larger(missed, fabs(slack));
     }
     return missed;
 }
@@ -160,7 +160,7 @@ int find_vertex(State *state, int shared, double gap, const double *room, const 
     adjoint(state, v.lam, v.D);
     for (int j = 0; j < N; j++) {
         sum += fabs(v.D[j]);
-        most = fmax(most, fabs(shared ? v.V[j] : v.D[j]));
+        most = larger(most, fabs(shared ? v.V[j] : v.D[j]));
     }
     /* Not above 1 are: entries of V, and |D|_1 / t as c . lam is 1 (l_inf); entries of D (l_1), which are signs of W where it
        is not 0, so that both objectives are the same number: up to the conditioning of the systems, which is why the
@@ -168,10 +168,10 @@ int find_vertex(State *state, int shared, double gap, const double *room, const 
     double value = 0.0;
     for (int j = 0; j < N; j++) value += fabs(v.V[j]);
     const double reached = dot(m, state->c, v.lam), promised = shared ? 1.0 : value;
-    missed = fmax(missed, fabs(reached - promised) / fmax(promised, 1e-300));
-    if (shared) missed = fmax(missed, sum / t - 1.0);
+    missed = larger(missed, fabs(reached - promised) / fmax(promised, 1e-300));
+    if (shared) missed = larger(missed, sum / t - 1.0);
     for (int j = 0; j < v.n && !shared; j++)
-        missed = fmax(missed, state->W[v.J[j]] > 0.0 ? -v.V[v.J[j]] : v.V[v.J[j]]);
+        missed = larger(missed, state->W[v.J[j]] > 0.0 ? -v.V[v.J[j]] : v.V[v.J[j]]);
     if (!(isfinite(sum + dot(N, v.V, v.V)) && t > 0.0 && fmax(missed, most - 1.0) <= ROUNDING)) return 0;
     for (int j = 0; j < N; j++) state->best_W[j] = v.V[j] / t;
     memcpy(state->best_lam, v.lam, doubles(m));

@@ -246,7 +246,7 @@ class _SoftSolve:
         return kept
 
     def _sweeps_before(self, goal: float) -> int:
-        """Most of the sweeps that a solution for another C took, less where the start is nearer than 0, where it began."""
+        """Most of the sweeps that a solution for another C took; fewer where the start is nearer than W = 0 was."""
         given = self.request.warm_start
         if not (isinstance(given, MarginSolution) and is_one(given)):
             return 0
