@@ -232,3 +232,14 @@ def test_resolution_bounds_what_lies_beyond_the_rank(seed, push):
     if problem.margins(other).min() <= 0 or singular(other).sum() > singular(W).sum():
         other = best.W
     assert singular(other)[ranks.rank :].sum() <= ranks.resolution * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("C", [0.05, 1.0, 10.0])
+def test_certified_rank_of_a_soft_margin_is_0_only_where_w_vanishes(C: float):
+    rng = np.random.default_rng(0)
+    problem = MarginProblem(rng.standard_normal((8, 5)), rng.standard_normal((3, 4)), rng.integers(0, 3, 8)).soft(C)
+    solution = solve(problem, "nuclear")
+    singular = np.linalg.svd(solution.W, compute_uv=False)
+    found = solution.certificate.rank_certificate
+    assert found.rank == int((singular > found.resolution).sum())  # counted anew, at the resolution that is claimed
+    assert found.resolution < 1e-6 and (found.rank == 0) == (singular[0] < 1e-9) == (C == 0.05)

@@ -6,6 +6,7 @@ from unittest import mock
 import mpmath
 import numpy as np
 import pytest
+from flint import fmpq, fmpq_mat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,15 @@ from attsvm.solvers.certify.ranks import (
     spectra_of_batch,
 )
 from attsvm.solvers.certify.singular_values import decomposition_error, factor_bound, least_eigenvalue, proved_spectrum
-from attsvm.solvers.exact import ExactFarkas, exact_least_norm, exact_polyhedral, exact_rows, nuclear_enclosure, repair
+from attsvm.solvers.exact import (
+    ExactFarkas,
+    exact_least_norm,
+    exact_polyhedral,
+    exact_rows,
+    linear_programs,
+    nuclear_enclosure,
+    repair,
+)
 from attsvm.solvers.exact.measures import exact_rows_of, norm_enclosure
 from attsvm.solvers.exact.rows import rational, to_float
 
@@ -252,6 +261,23 @@ def test_the_exact_program_agrees_with_highs(norm):
         exact_polyhedral(rows, "nuclear")
     with pytest.raises(RuntimeError, match="max_pivots = 0"):
         exact_polyhedral(exact_rows([[1.0]], [[1.0]], [0]), "l1", max_pivots=0)
+
+
+@pytest.mark.parametrize(
+    ("W", "multipliers"),
+    [
+        ([[1, 1], [0, 0]], [1, 1, 0]),  # violates the second row
+        ([[1, 0], [0, 1]], [2, 0, 0]),  # outside the dual ball
+        ([[1, 0], [0, 1]], [1, 0, 0]),  # leaves a gap of 1
+        ([[1, 0], [0, 1]], [2, 1, -1]),  # a negative multiplier
+    ],
+)
+def test_an_exact_answer_is_checked_before_it_is_given(W: list[list[int]], multipliers: list[int]) -> None:
+    rows = exact_rows([[1, 0], [0, 1], [1, 0]], np.eye(2), [0, 1, 0])  # W_11 >= 1 and W_22 >= 1, the first one twice
+    right = linear_programs._proved(rows, "l1", fmpq_mat([[1, 0], [0, 1]]), [fmpq(1), fmpq(1), fmpq(0)], 0)
+    assert right.value == 2
+    with pytest.raises(ArithmeticError, match="the optimality conditions do not hold"):
+        linear_programs._proved(rows, "l1", fmpq_mat(W), [fmpq(y) for y in multipliers], 0)
 
 
 @pytest.mark.parametrize("norm", ["frobenius", "nuclear", "spectral", "l1", "linf", "l3", "l1.5"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import warnings
 from collections.abc import Callable
 from importlib import import_module
@@ -13,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attsvm.solvers import NORMS, SOLVERS, MarginProblem, PairRows, Penalty, Status, solve
+from attsvm.solvers import NORMS, SOLVERS, MarginProblem, PairRows, Penalty, Status, get_norm, solve
 from attsvm.solvers.compiled import batched_pivoting, kernels
 from attsvm.solvers.compiled.batched_pivoting import pivot_one
 from attsvm.solvers.compiled.descent import DualDescent
+from attsvm.solvers.ladder import LADDERS, rungs
 from kkt import random_rows, sphere_rows
 
 REFERENCE_ACCURACY = 2e-7  # of conic solvers at their default tolerances, relative
@@ -53,9 +55,22 @@ def test_every_norm_is_solved_without_the_library(
     np.testing.assert_allclose(value, expected, rtol=REFERENCE_ACCURACY)
     if (norm, margin) == ("frobenius", "hard"):  # the same method in NumPy
         assert not said and found.solver == "active_set"
+    elif not SOLVERS[known.solver].compiled and known.solver != "active_set":  # nothing is missing
+        assert not said and found.solver == known.solver
     else:
         assert len(said) == 1 and not SOLVERS[found.solver].compiled
         assert said[0].startswith("the compiled solvers of attsvm are missing: they were not built ('pip install'")
+
+
+def test_rungs_without_the_library_are_not_compiled_and_end_with_the_reference(without_library: None) -> None:
+    for norm, margin in itertools.product(("frobenius", "nuclear", "l1"), MARGINS):
+        problem = problem_of(margin, batched=False)
+        names = LADDERS[get_norm(norm).family](problem)
+        others = [name for name in names if not SOLVERS[name].compiled and name != "cvxpy"]
+        missing = any(SOLVERS[name].compiled for name in names)
+        assert missing or norm == "frobenius"
+        found = [spec.name for spec in rungs(problem, get_norm(norm), warn=False)[0]]
+        assert found == ([*others, "cvxpy"] if missing else list(names))
 
 
 def test_a_compiled_method_that_is_named_is_refused_without_the_library(without_library: None) -> None:
