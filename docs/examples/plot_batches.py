@@ -2,9 +2,9 @@
 Batches, and a sweep that can be stopped
 ========================================
 
-A batch is a problem with one more leading axis: solving, training and comparing take it whole. ``attsvm.sweep`` runs
-such batches over a grid of parameters and keeps every finished chunk in a file; run this script twice with the same
-file and the second time nothing is computed.
+A batch is a problem with one more leading axis, which is solved, trained and compared as a whole. ``attsvm.sweep`` runs
+such batches over a grid of parameters and keeps every finished chunk in a file: a second run with the same file
+computes nothing.
 """
 
 import sys
@@ -31,8 +31,8 @@ def descend(trials, seed, d):
 
 
 # %%
-# Three dimensions, 100 problems each, in chunks of 50. Chunks run in this process here (``workers=0``); by default they
-# run in worker processes, and any ``concurrent.futures`` executor or a ``dask.distributed`` client will do.
+# Three dimensions, 100 problems each, in chunks of 50. Here, chunks run in this process (``workers=0``); by default
+# they run in worker processes. Any ``concurrent.futures`` executor or ``dask.distributed`` client also works.
 
 with tempfile.TemporaryDirectory() as folder:
     store = Path(folder) / "results.sqlite"

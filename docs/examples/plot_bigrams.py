@@ -2,9 +2,9 @@
 From bigrams to attention
 =========================
 
-A bigram model knows one thing: which tokens may follow the last one, and how often. Attention that sees the whole
-vocabulary in every context learns exactly that, direction and finite part alike; attention that sees less learns an
-order where its data compare tokens.
+A bigram model knows which tokens may follow the last one, and how often. Attention that sees the whole vocabulary in
+every context learns the same, in direction and finite part; attention that sees less orders only the tokens that its
+data compare.
 """
 
 import sys
@@ -24,7 +24,7 @@ from attsvm.next_token import (
 )
 
 # %%
-# How often token y follows token k, over five tokens. Zeros are tokens that never follow.
+# How often token y follows token k, for five tokens. Zero means never.
 
 counts = np.array([[0, 3, 1, 0, 0], [2, 0, 0, 2, 0], [0, 1, 0, 0, 4], [5, 0, 0, 1, 0], [0, 0, 2, 1, 3]])
 V = len(counts)
@@ -35,8 +35,8 @@ decoder, log_odds = linear_svm(embeddings, counts), linear_finite_part(embedding
 
 # %%
 # The same counts as sequences for attention: every context holds the whole vocabulary and ends in k. For last token k
-# the followers form one component of the token-priority graph, and all other tokens come behind it. Rows, SVM and
-# finite part are those of the decoder.
+# the followers form one component of the token-priority graph, and all other tokens rank below it. Rows, SVM and finite
+# part are the decoder's.
 
 whole = [
     [*(t for t in range(V) if t != k), k, y] for k, y in np.ndindex(V, V) for _ in range(int(counts[k, y]))
@@ -46,8 +46,8 @@ print("components by last token:", [token_graphs(whole).components(k) for k in r
 print(f"SVMs differ by {np.abs(svm.W - decoder.W).max():.0e}, finite parts by {np.abs(soft.W - log_odds.W).max():.0e}")
 
 # %%
-# Contexts of at most three tokens compare fewer pairs: followers that never meet need not share attention, and what is
-# compared can form chains, so the graphs, their SVM and its norm are others. Training follows both.
+# Contexts of at most three tokens compare fewer pairs: followers that never meet need not share attention, and compared
+# tokens can form chains, so the graphs, the SVM and its norm differ. Training follows the SVM in both cases.
 
 rng = np.random.default_rng(1)
 short = []

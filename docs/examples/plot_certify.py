@@ -3,8 +3,8 @@ A certificate for a W from anywhere
 ===================================
 
 A certificate is computed from the data and the returned arrays alone: primal violation, dual violation and the gap
-between an upper and a lower bound on the optimum. Here the same problem is solved by four backends, and then a right
-answer is spoilt on purpose: the certificate notices.
+between an upper and a lower bound on the optimum. Here four backends solve the same problem. Then a correct answer is
+perturbed, and its certificate degrades.
 """
 
 import sys
@@ -22,8 +22,8 @@ for name, solution in solutions.items():
     print(f"{name:15s} {solution.status}: norm {solution.norm:.10f}, relative gap {solution.certificate.gap:.0e}")
 
 # %%
-# Move a certified W a little in a random direction and ask again. ``verify`` sees an uncertified W: it scales it until
-# its margins are 1 and bounds its distance from the optimum by the multipliers it can find.
+# Move a certified W slightly in a random direction and verify it. ``verify`` scales any W until its margins are 1, and
+# bounds the distance from the optimum with the multipliers that it finds.
 
 rng = np.random.default_rng(0)
 exact = solutions["active_set"]

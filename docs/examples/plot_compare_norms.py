@@ -2,8 +2,8 @@
 One selection, five norms
 =========================
 
-The rows of the SVM say which token wins; the norm says which W among those that separate is smallest. Each solution
-has the largest margin in its own norm and a smaller one in every other, and the nuclear norm gives the lowest rank.
+The rows of the SVM determine which token wins; the norm determines which separating W is smallest. Each solution has
+the largest margin in its own norm and a smaller one in every other, and the nuclear norm gives the lowest rank.
 """
 
 import sys

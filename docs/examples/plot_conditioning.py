@@ -2,10 +2,9 @@
 Sparse attention and conditioning
 =================================
 
-Left: the condition number of the squared softmax Jacobian beside the (max / min)^2 proxy. With Gaussian logits the
-proxy is close while no token dominates; with one dominant token the condition number is n^2 and the proxy is unbounded.
-Right: gradient descent near a minimum where the important tokens are ahead by a gap, beside steps that know the
-curvature.
+Left: the condition number of the squared softmax Jacobian and the (max / min)^2 proxy. With Gaussian logits the proxy
+is close while no token dominates; with one dominant token the condition number is n^2 and the proxy is unbounded.
+Right: gradient descent, and methods that use curvature, near a minimum where the important tokens lead by a gap.
 """
 
 import sys

@@ -2,12 +2,12 @@
 Keep a head decided while a model trains
 ========================================
 
-A head selects one token in each of six sequences. Then the embeddings are trained for another task, to tell three
-classes of tokens apart, which pulls the tokens of a class together: also the selected one and its rivals, which are of
-the same class here. The margin that the best head could have falls, and a head that must choose between nearly equal
-tokens is undecided. The penalty ``-log margin`` keeps the selection separable, at no cost in accuracy.
+A head selects one token in each of six sequences. Then the embeddings are trained to tell three classes of tokens
+apart, which pulls the tokens of a class together, including the selected token and its rivals, which share a class
+here. The largest possible margin of a head falls, and a head that must choose between nearly equal tokens is undecided.
+The penalty ``-log margin`` keeps the selection separable, at no cost in accuracy.
 
-Ten seeds train at once: they are the batch axis of ``attsvm.torch.margin``.
+Ten seeds are trained at once, as the batch axis of ``attsvm.torch.margin``.
 """
 
 import sys

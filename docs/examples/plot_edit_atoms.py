@@ -2,11 +2,11 @@
 The smallest edit of a real head
 ================================
 
-Head 5 of layer 10 of rxnmapper's ALBERT points from each atom of a product to the reactant atom that it came from.
-It is right on 98 of 118 atoms of the reactions that come with the package. The smallest change of its keys that makes
-it right on all of them is found with proof, and put back into the network. Numbers of the whole study are those that
-``attsvm validate own atoms`` printed (its record is ``docs/studies/own_atoms.json``); what needs the weights runs when
-the package is there (``make models``).
+Head 5 of layer 10 of rxnmapper's ALBERT points from each atom of a product to the reactant atom that it came from. It
+is right on 98 of 118 atoms of the reactions that come with the package. The script finds the smallest change of its
+keys that makes it right on all of them, proves it, and writes it into the network. The numbers of the whole study were
+printed by ``attsvm validate own atoms`` (record: ``docs/studies/own_atoms.json``); what needs the weights runs if the
+package is installed (``make models``).
 """
 
 import json
@@ -46,7 +46,7 @@ else:
     share = None
 
 # %%
-# The head's attention on one of the reactions, atom by atom: rings mark what it selects where that is wrong.
+# The head's attention on one of the reactions, atom by atom; rings mark wrong selections.
 
 maps = None
 if share is not None:

@@ -2,10 +2,10 @@
 From a model to an edit and back
 ================================
 
-``attsvm.capture`` reads one head of MiniLM with what it attends to on four sentences. The smallest change of its query
-map that makes "it" attend to "cat", and leaves every other selection as it is, is found with proof and written into
-the model, which then attends as predicted. Numbers are those that ``attsvm validate own stacks`` printed (its record is
-``docs/studies/own_stacks.json``); what needs the weights runs when the package is there (``make models``).
+``attsvm.capture`` reads one head of MiniLM and what it attends to in four sentences. ``attsvm.edit`` finds, with a
+proof, the smallest change of its query map that makes "it" attend to "cat" and keeps every other selection. With the
+edit, the model attends as predicted. The numbers were printed by ``attsvm validate own stacks`` (record:
+``docs/studies/own_stacks.json``); what needs the weights runs if the package is installed (``make models``).
 """
 
 import json

@@ -2,11 +2,12 @@
 A first solve, and why ranks need certificates
 ==============================================
 
-Left and middle: two sequences of five tokens in the plane. Attention separates the selected token (star) from
-the others along ``W z``; the line is where the margin is exactly 1, and the tokens on it are the support.
+Left and middle: two sequences of five tokens in the plane. Attention separates the selected token (star) from the
+others along ``W z``; on the line the margin is exactly 1; the tokens on it are the support tokens.
 
-Right: singular values of the nuclear-norm solution of a larger problem. A solve at default accuracy leaves a tail
-above 1e-7, which an absolute tolerance counts as rank; the certified solve drops by many orders at the true rank.
+Right: singular values of the nuclear-norm solution of a larger problem. A solve at default accuracy leaves a tail above
+1e-7, which an absolute tolerance counts as rank; in the certified solve, the values drop by many orders of magnitude at
+the true rank.
 """
 
 import sys
@@ -20,7 +21,7 @@ import numpy as np
 import attsvm
 
 # %%
-# Two sequences in the plane, solved with both norms. (A seed with a large margin, picked for a clear picture.)
+# Two sequences in the plane, solved with both norms. The seed was picked for a large margin and a clear picture.
 
 problem = attsvm.random_problem(n=2, T=5, d=2, seed=142)
 solutions = {norm: attsvm.att_svm(problem, norm=norm) for norm in ("frobenius", "nuclear")}

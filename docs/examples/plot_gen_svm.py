@@ -16,7 +16,7 @@ import attsvm
 
 # %%
 # Train 150 problems with a ReLU head at once, as the paper does (published arithmetic), and keep those that select two
-# or three tokens of some sequence with no token in between selected and masked.
+# or three tokens of some sequence and in which every token is clearly selected or masked.
 
 rng = np.random.default_rng(0)
 plain = attsvm.random_problem(n=3, T=4, d=4, batch=150, seed=rng)

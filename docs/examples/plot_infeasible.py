@@ -2,8 +2,8 @@
 Infeasible data, explained
 ==========================
 
-Not every selection can be separated. The answer is then a proof: nonnegative multipliers under which the rows add up to
-zero, so that no W can give all of them margin 1. The rows that take part say which sequences are in conflict.
+Not every selection can be separated. The solver then returns a proof: nonnegative multipliers with which the rows add
+up to zero, so that no W can give all of them margin 1. The rows involved show which sequences are in conflict.
 """
 
 import sys
@@ -33,8 +33,7 @@ for i in solution.conflicting_queries:
     print(f"without sequence {i}: {attsvm.att_svm(rest).status}")
 
 # %%
-# How often it happens: share of feasible problems against the dimension. Theorem 1 promises feasibility from
-# d = max(T - 1, n) on.
+# Share of feasible problems against the dimension. Theorem 1 guarantees feasibility from d = max(T - 1, n) on.
 
 dimensions = range(2, 9)
 shares = []

@@ -4,7 +4,7 @@ Head and attention trained together
 
 When the prediction head v is trained beside the attention weights W, v becomes the max-margin classifier of the tokens
 that attention selects. Sequences that v classifies better than necessary need less sharp attention: W follows a margin
-problem whose rows are lowered for them, by how much depends on the ratio of the two norms.
+problem with lower right-hand sides for them; how much lower depends on the ratio of the two norms.
 """
 
 import sys
@@ -27,7 +27,8 @@ for lr, run in runs.items():
     print("  asked of attention:", compare_joint(run, [-1]).solutions[-1].demanded.round(2))
 
 # %%
-# Left: v turns towards the label SVM. Right: W turns towards the lowered rows (solid) and not towards Att-SVM (dashed).
+# Left: v turns towards the label SVM. Right: W turns towards the SVM with lower right-hand sides (solid), not towards
+# Att-SVM (dashed).
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
 for color, (lr, run) in zip(("tab:blue", "tab:orange", "tab:green"), runs.items(), strict=True):

@@ -2,9 +2,10 @@
 How many key dimensions a head needs
 ====================================
 
-A head with 12 key dimensions scores mostly by four of them. ``attsvm.key_dimension`` says how many its selections need:
-a number that provably suffices, the certified rank of the nuclear-norm solution, and what other W of each rank keep on
-held-out sequences. The head is synthetic; for trained ones see *Key dimensions of a trained head* in the guide.
+A head has 12 key dimensions, but its scores depend mostly on four. ``attsvm.key_dimension`` computes how many its
+selections need: a number that provably suffices, the certified rank of the nuclear-norm solution, and what other W of
+each rank keep on held-out sequences. The head is synthetic; for trained ones see *Key dimensions of a trained head* in
+the guide.
 """
 
 import sys
@@ -29,8 +30,8 @@ print(f"least nuclear norm: the head's own is {found.own_norm / found.solution.n
 print(f"singular values beyond rank {found.certified_rank} are at most {found.resolution:.0e} of the norm together")
 
 # %%
-# A W that keeps every selection that was shown need not keep those that were held out: the best scores of a rank
-# (KQ-SVD) and descent on the attention itself do better there, because they see more of the head than its choices.
+# A W that keeps every shown selection need not keep held-out ones. The best scores of a rank (KQ-SVD) and descent on
+# the attention itself do better there, because they see more of the head than its choices.
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
 for method, label in METHODS.items():

@@ -2,11 +2,11 @@
 When attention localizes
 ========================
 
-Left: the probability that token i passes a gradient, for tokens that walk at random. Exact law, Monte Carlo, the
+Left: the probability that token i passes a gradient, for tokens that form a random walk. Exact law, Monte Carlo, the
 Gaussian approximation with the right variance, and the published one, whose variance is 13 times too large in the
 middle.
 
-Middle: the variance of the signal that makes the difference.
+Middle: the variance of the signal, which causes the difference.
 
 Right: which site keeps a signal, over trace and scale of the eigenspectrum of W_QK (corrected curve).
 """

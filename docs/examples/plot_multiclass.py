@@ -2,9 +2,9 @@
 Each optimizer has its own max-margin classifier
 ================================================
 
-Classes that a linear map separates have many perfect classifiers. Which one does training choose? The one of largest
-margin in a norm, and the norm belongs to the optimizer: Frobenius for gradient descent, spectral for Muon, the largest
-entry for sign descent and Adam, nuclear for a product of two factors.
+If a linear map separates the classes, many classifiers are perfect. Training chooses the one of largest margin in a
+norm that depends on the optimizer: Frobenius for gradient descent, spectral for Muon, the largest entry for sign
+descent and Adam, nuclear for a product of two factors.
 """
 
 import sys
@@ -26,8 +26,8 @@ svm = {norm: attsvm.multiclass_svm(samples, cultivar, norm=norm) for norm in nor
 print(svm["spectral"])
 
 # %%
-# Five methods, with steps so short that the logarithm of the loss falls by at most 0.05 in each (0.03 where a momentum
-# must forget its first gradients). Gradients are computed in logarithms: the loss itself underflows.
+# Five methods, with steps so short that each lowers the logarithm of the loss by at most 0.05 (0.03 if momentum must
+# forget its first gradients). Gradients are computed in logarithms, as the loss itself underflows.
 
 methods = {
     "normalized GD": ("normalized_gd", "frobenius", 0.05),
@@ -52,7 +52,8 @@ for name, (optimizer, norm, pace) in methods.items():
     print(f"{name:13s} log loss {run.log_loss[-1]:5.0f}, margins:", share[name][:, -1].round(3))
 
 # %%
-# Left: the margin in the method's own norm rises to the largest one. Right: in the other norms it stays behind.
+# Left: the margin in the method's own norm rises to the largest one. Right: the share of the largest margin reached in
+# every norm.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
 for name, (_, norm, _) in methods.items():

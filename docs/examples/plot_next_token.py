@@ -2,9 +2,9 @@
 A graph of tokens and its SVM: what next-token training selects
 ===============================================================
 
-Sequences say which token follows which context. For each last token they make a graph: the next token comes before
-the others. Where the data contradict themselves tokens form a component and share attention; between components the
-order is strict, and training sends W along the SVM that keeps it.
+Sequences show which token follows which context. For each last token they define a graph, in which the next token
+precedes the others. Where the data contradict themselves, tokens form a component and share attention; between
+components the order is strict, and training turns W towards the SVM that keeps it.
 """
 
 import sys
@@ -17,8 +17,8 @@ import numpy as np
 from attsvm.next_token import decompose, graph_svm, soft_composition, token_graphs, train
 
 # %%
-# Five tokens, one last token (4). Token 0 and 1 follow each other's contexts (two to one), token 2 comes behind both,
-# 3 behind 2.
+# Five tokens, one last token (4). Tokens 0 and 1 follow each other's contexts (two to one); token 2 ranks below both,
+# and 3 below 2.
 
 data = [[0, 1, 2, 4, 0], [0, 1, 3, 4, 0], [1, 0, 2, 4, 1], [2, 3, 3, 4, 2], [3, 4, 4, 3]]
 rng = np.random.default_rng(0)
@@ -31,8 +31,8 @@ print(svm)
 print("shares in the first context:", soft.probabilities[:4].round(4))
 
 # %%
-# Train W and follow it: the direction turns towards the SVM as 1/steps, and attention inside the component settles at
-# the shares that the finite part predicts.
+# Train W: its direction approaches the SVM like 1/steps, and attention inside the component settles at the shares that
+# the finite part predicts.
 
 run = train(data, embeddings, steps=2000, lr=0.25, snapshots=25)
 parts = [decompose(data, embeddings, W) for W in run.history[1:]]

@@ -2,9 +2,9 @@
 A pointer learnt from labels
 ============================
 
-Embeddings and labels: for each query one of six candidates is right. Att-SVM finds the smallest W whose score
-``x^T W z`` ranks the right candidate first with margin 1, and says with a proof when no W does. Here the labels come
-from a hidden W of rank 2; the nuclear norm, which prefers low rank, needs fewer of them here than the Frobenius norm.
+For each query, one of six candidates is right. Att-SVM finds the smallest W whose score ``x^T W z`` ranks the right
+candidate first with margin 1, or proves that no W does. Here the labels come from a hidden W of rank 2; the nuclear
+norm, which prefers low rank, needs fewer of them than the Frobenius norm.
 """
 
 import sys

@@ -2,12 +2,13 @@
 How gradient flow polarizes attention
 =====================================
 
-Left: the softmax flow of the logistic loss to t = 1e30, integrated in log-time. One token wins; all others fall like
-``2 b / (p log^2 t)``, with the same constant in the end, so slowly that gradient descent never shows it.
+Left: the softmax flow of the logistic loss to t = 1e30, integrated in log-time. One token wins; all others eventually
+fall like ``2 b / (p log^2 t)``, with the same constant, so slowly that gradient descent never shows it.
 
-Middle: the same orbit is cut off early by the square loss. Where it stops depends on the norm of the target.
+Middle: the square loss stops the same orbit early, at a point that depends on the norm of the target.
 
-Right: the map from logits to scores decides: softmax and ``x^2`` end one-hot, sigmoids that are not normalized do not.
+Right: the limit depends on the map from logits to scores: softmax and ``x^2`` end one-hot, unnormalized sigmoids do
+not.
 """
 
 import sys

@@ -4,7 +4,7 @@ Move tokens to raise a certified margin
 
 The margin of a selection is a function of the tokens, and ``attsvm.torch.margin`` differentiates it by the multipliers
 of the solve. Here tokens on the unit sphere take gradient steps that raise the margin of a selection; every margin on
-the curve is certified. ``sensitivity`` says before the first step which tokens matter.
+the curve is certified. Before the first step, ``sensitivity`` shows which tokens matter.
 """
 
 import sys

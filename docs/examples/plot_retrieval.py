@@ -2,12 +2,11 @@
 When does a convex fit beat cosine similarity?
 ==============================================
 
-Sentence embeddings of MiniLM, docstrings of the standard library: the summary line asks for its body among the nearest
-others by cosine similarity. Numbers are those that ``attsvm validate own retrieval`` printed (its record is
-``docs/studies/own_retrieval.json``). A fit from nothing has to learn 147,456 numbers from some hundred questions and
-fails; a hard margin around a multiple of the identity loses nothing and gains nothing; a soft one gains. The prior and
-the softness make the fit useful, not the margin alone. The made-up embeddings below show the same at a size that runs
-here.
+The task is to find the body of a docstring of the standard library by its summary line, among the nearest others by
+cosine similarity in MiniLM's embedding. The numbers were printed by ``attsvm validate own retrieval`` (record:
+``docs/studies/own_retrieval.json``). A fit from nothing has to learn 147,456 numbers from a few hundred questions and
+fails; a hard margin around a multiple of the identity neither gains nor loses; a soft one gains. The prior and the
+slack make the fit useful, not the margin alone. The made-up embeddings below show the same at a smaller size.
 """
 
 import json
@@ -29,8 +28,9 @@ for row in table["rows"]:
 print(*record["notes"], sep="\n")
 
 # %%
-# The same on made-up embeddings, live: documents are noisy copies of their queries, and four directions say little.
-# Over ten seeds the fit around I gains 0.024 to 0.061 on W = I, and the fit from nothing loses 0.04 to 0.13.
+# The same on made-up embeddings: documents are noisy copies of their queries, and four directions carry little
+# information. Over ten seeds the fit around I gains 0.024 to 0.061 over W = I, and the fit from nothing loses 0.04 to
+# 0.13.
 
 rng = np.random.default_rng(0)
 d, n = 24, 1160
@@ -51,7 +51,7 @@ for label, options in {
 print({label: round(value, 3) for label, value in scores.items()})
 
 # %%
-# Left the study of real embeddings, one dot per split; right the made-up ones.
+# Left: real embeddings, one dot per split. Right: made-up embeddings.
 
 figure, axes = plt.subplots(1, 2, figsize=(13, 4), layout="constrained", width_ratios=[3, 1])
 found = record["curves"]["found"]

@@ -2,9 +2,8 @@
 The graph of selections
 =======================
 
-Three sequences of three tokens have 27 selections. An arrow swaps one token for a support token of higher score,
-so every arrow points up; the selections without an arrow out are the locally optimal ones, where gradient descent
-can end.
+Three sequences of three tokens have 27 selections. An arrow swaps one token for a support token of higher score, so
+every arrow points up; selections without an outgoing arrow are locally optimal, and gradient descent can end there.
 """
 
 import sys

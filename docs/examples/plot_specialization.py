@@ -3,8 +3,8 @@ Heads that split
 ================
 
 Two heads look for one token among five. Its spike is a constant direction plus or minus a second one. Left: both heads
-first align with what is constant, then one takes each sign. Middle: the saddle where they wait; a start of size
-``D^-1/2`` leaves it after a time that grows like log D. Right: four heads under three activations, against the Bayes
+first align with the constant direction, then one takes each sign. Middle: a start of size ``D^-1/2`` leaves the saddle
+between the two stages after a time that grows like log D. Right: four heads under three activations, against the Bayes
 risk.
 """
 
@@ -23,7 +23,7 @@ samples = sp.draw_samples(prior, L=5, H=2, n=4000, generator=generator)
 times = np.arange(0.0, 301.0, 5.0)
 figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
 
-# One flow per dimension: the same start, smaller and smaller.
+# One flow per dimension, from the same start at smaller and smaller scale.
 
 shape = sp.initial_order_parameters(2, 2, noise=1.0, generator=generator).m
 dimensions = [1e2, 1e4, 1e6]

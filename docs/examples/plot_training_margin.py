@@ -3,8 +3,8 @@ Train, and watch the margin
 ===========================
 
 Normalized gradient descent on W turns towards the Frobenius SVM of the tokens that it selects, on (K, Q) towards the
-nuclear-norm SVM. With the arithmetic that published code uses the direction stops improving once the softmax saturates
-and then drifts away; gradients in the log domain go on.
+nuclear-norm SVM. With the arithmetic of published code, the direction stops improving once the softmax saturates, then
+drifts away; with gradients in the log domain it keeps improving.
 """
 
 import sys

@@ -1,7 +1,9 @@
+import queue
 import time
 from pathlib import Path
 from pkgutil import resolve_name
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -301,6 +303,47 @@ def test_growth_and_its_picture(tmp_path: Path):
     case = DrawCase("growth", "", lambda seed: growth(seed, sizes=(2, 4), T=3, d=8))
     draw_growth(tmp_path / "growth.png", case.run(0, 2, silent))
     assert (tmp_path / "growth.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_process_that_ends_is_no_slow_call(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+    """One that never said anything is an error; one that ended in a call says so of the call, and others go on."""
+    name = "softmax.condition_number"
+
+    class Ended:
+        exitcode = 0
+
+        def __init__(self, target: object, args: tuple[list[call_growth.Job], queue.Queue[Any]], daemon: bool) -> None:
+            self.jobs, self.channel = args
+
+        def start(self) -> None:
+            first = self.jobs[0]
+            if first[1] == "T":  # of the second process: no call ends it
+                for job in self.jobs:
+                    self.channel.put(("done", job, 0.5 * job[2], 0.0))
+                self.channel.put(("end", None, 0.0, 0.0))
+                return
+            self.exitcode = -9
+            if begun:
+                self.channel.put(("begun", first, 0.0, 0.0))
+
+        def is_alive(self) -> bool:
+            return False
+
+        def kill(self) -> None:
+            pass
+
+        join = kill
+
+    context = SimpleNamespace(Queue=queue.Queue, Process=Ended)
+    monkeypatch.setattr(call_growth.multiprocessing, "get_context", lambda kind: context)
+    if not begun:
+        with pytest.raises(RuntimeError, match="did not start: exit code -9"):
+            call_growth.growth_all(0, (name,))
+        return
+    lines = call_growth.growth_all(0, (name,))
+    assert np.isnan(lines[f"{name}, n"]["seconds at 10x"]) and lines[f"{name}, n"]["raised"] == 1.0
+    assert lines[f"{name}, T"]["seconds at 10x"] == 5.0
 
 
 def test_growth_of_every_size_with_the_plain_way_beside_it(monkeypatch):

@@ -13,8 +13,10 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -509,6 +511,18 @@ def _child(jobs: list[Job], channel: Any) -> None:
     channel.put(("end", None, 0.0, 0.0))
 
 
+def _next_message(channel: Any, process: BaseProcess, seconds: float) -> Any:
+    """What the child says within so many seconds; None where it says nothing, or has ended."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        alive = process.is_alive()  # before the look: what it said last is not lost
+        with suppress(queue.Empty):
+            return channel.get(timeout=min(1.0, left))
+        if not alive:
+            break
+    return None
+
+
 def _measured(jobs: list[Job], limit: float) -> Iterator[tuple[Job, float, float, str]]:
     """Seconds, bytes and a note of each job; a call beyond the limit ends the child, and larger ones are left out."""
     context = multiprocessing.get_context("spawn")
@@ -516,16 +530,22 @@ def _measured(jobs: list[Job], limit: float) -> Iterator[tuple[Job, float, float
         channel = context.Queue()
         process = context.Process(target=_child, args=(jobs, channel), daemon=True)
         process.start()
-        current, patience = jobs[0], 60.0  # the first one loads modules
-        while True:
-            deadline = time.monotonic() + patience
-            try:
-                what, job, seconds, memory = channel.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
+        current, patience, begun = jobs[0], 60.0, False  # the first one loads modules
+        while jobs:
+            message = _next_message(channel, process, patience)
+            if message is None:
+                if not begun and process.exitcode:
+                    raise RuntimeError(f"the process that times the calls did not start: exit code {process.exitcode}")
                 late = [j for j in jobs if (j[0], j[1], j[3]) == (current[0], current[1], current[3])]
-                yield current, math.inf, math.nan, f"more than {limit:g} s"
+                ended = f"its process ended with exit code {process.exitcode}" if process.exitcode else ""
+                if ended:
+                    yield from ((job, math.nan, math.nan, ended) for job in late)
+                else:
+                    yield current, math.inf, math.nan, f"more than {limit:g} s"
                 jobs = [j for j in jobs if j not in late]
                 break
+            what, job, seconds, memory = message
+            begun = True
             if what == "end":
                 jobs = []
                 break
