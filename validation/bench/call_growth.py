@@ -629,7 +629,7 @@ def marks(line: Mapping[str, float]) -> list[str]:
         found.append("10x refused")
     for own, other in (("seconds", "plain way"), ("seconds at 10x", "plain way at 10x")):
         ratio = line[own] / line.get(other, math.nan)
-        if ratio > 1.0 and math.isfinite(ratio):
+        if ratio >= 1.05 and math.isfinite(ratio):  # less is noise
             found.append(f"{ratio:.1f}x slower than the {other}")
     return found
 

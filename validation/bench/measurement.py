@@ -422,6 +422,7 @@ def draw_growth(path: Path, result: Result) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     import numpy as np
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
 
     numbers = dict(result.lines[0].numbers)
     exponent = numbers.pop("exponent").median
@@ -431,6 +432,10 @@ def draw_growth(path: Path, result: Result) -> None:
     axis.loglog(rows, seconds, "o-", label="attsvm, certificate included")
     axis.loglog(rows, seconds[0] * (rows / rows[0]) ** exponent, "--", color="0.5", label=f"fitted rows^{exponent:.2f}")
     axis.set(xlabel="rows", ylabel="seconds", title="Frobenius solve, T = 64, d = 512")
+    axis.set_xticks(rows, [f"{count:,}" for count in rows])
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.minorticks_off()
     axis.legend()
     figure.savefig(path, dpi=110)
     plt.close(figure)
