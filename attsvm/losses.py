@@ -2,7 +2,7 @@
 
 Assumption A asks, on a bounded interval, for ``|l'| <= M1`` and ``l'`` to be M0-Lipschitz. The theory
 uses ``l' < 0`` throughout, which "strictly decreasing" does not give (``-u^3`` is flat at 0); the
-three losses here have it.
+losses here have it, and are convex.
 
 A loss is one object: three functions of arrays or tensors. Training, paths, diagnoses and constants all use it.
 """
@@ -100,7 +100,7 @@ class Loss:
 
     @property
     def is_standard(self) -> bool:
-        """Whether this is one of the three losses of the library, which satisfy Assumption A everywhere."""
+        """Whether this is a loss of the library: these are convex and satisfy Assumption A everywhere (a test)."""
         return self in LOSSES.values()
 
     def constants(self, low: float, high: float) -> LossConstants:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from pkgutil import iter_modules
 
 from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS
 from attsvm.solvers.compiled.exchanges import are_few
@@ -170,6 +171,20 @@ SOLVERS = {
         ),
     )
 }  # fmt: skip
+
+
+def _by_name() -> Iterator[SolverSpec]:
+    """Solvers in modules ``method_<name>.py``: a function ``solve_<name>``, and in ``ENTRY`` what it can do.
+
+    They are used by name, and by ``"auto"`` on norms without a ladder (`_own_norm`).
+    """
+    for module in iter_modules(importlib.import_module(_HOME).__path__):
+        if module.name.startswith("method_"):
+            home, name = f"{_HOME}.{module.name}", module.name.removeprefix("method_")
+            yield SolverSpec(name, f"{home}:solve_{name}", **importlib.import_module(home).ENTRY)
+
+
+SOLVERS |= {spec.name: spec for spec in _by_name()}
 
 # Rows up to which pivoting on the Gram matrix is the quickest way to the least Frobenius norm.
 GRAM_ROWS = 1500

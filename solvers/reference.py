@@ -254,7 +254,10 @@ def _solve_soft(
     program = cp.Problem(
         cp.Minimize(objective(V / scale, norm, penalty, slacks) / unit), [part.constraint for part in stated]
     )
-    if _run(program, name, norm, settings) == "solver_error":
+    outcome = _run(program, name, norm, settings)
+    if outcome == "solver_error" and name == "CLARABEL":  # squares of slacks next to cones: these as cones, too
+        outcome = _run(program, name, norm, settings | {"use_quad_obj": False})
+    if outcome == "solver_error":
         return MethodResult()
     iterations = int((program.solver_stats and program.solver_stats.num_iters) or 0)
     if V.value is None or not program.solution.dual_vars:

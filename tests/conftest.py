@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from attsvm.probing.measure_catalog import MEASURES
+from attsvm.probing import MEASURES
 from attsvm.solvers import NORMS, SOLVERS
 
 # Names that are not there, for mypy to refuse: not to be imported.

@@ -5,34 +5,57 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import attsvm
 from attsvm import ConcaveHead, LinearHead, ReluHead, get_loss
+from attsvm.heads import Head, stored_heads
 from attsvm.losses import LOSSES
 
+# A head of a vector v, or of one per problem; the same by NumPy.
+HEADS = [
+    (LinearHead, lambda x, v: x @ v),
+    (lambda v: ReluHead(v[..., None] * np.eye(3)), lambda x, v: np.maximum(x * v, 0).sum(-1)),
+    (lambda v: ConcaveHead(v, 0.3), lambda x, v: x @ v - 0.3 * (x**2).sum(-1)),
+]
+every_head = pytest.mark.parametrize(("make", "formula"), HEADS)
 
-@pytest.mark.parametrize(
-    ("make", "formula"),
-    [
-        (LinearHead, lambda x, v: x @ v),
-        (lambda v: ReluHead(np.diag(v)), lambda x, v: np.maximum(x * v, 0).sum(-1)),
-        (lambda v: ConcaveHead(v, 0.3), lambda x, v: x @ v - 0.3 * (x**2).sum(-1)),
-    ],
-)
+
+def test_every_head_of_the_library_is_here():
+    own = {kind for kind, head in stored_heads().items() if head.__module__ == Head.__module__}
+    assert {make(np.ones(3)).kind for make, _ in HEADS} == own
+
+
+@every_head
 def test_heads_are_vectorised_and_batched(rng, make, formula):
     x, v = rng.standard_normal((2, 5, 4, 3)), rng.standard_normal((2, 3))
     single = make(v[0])
     np.testing.assert_allclose(single(x), formula(x, v[0]), rtol=1e-12, atol=1e-12)
     assert single.dim == 3
     assert single.batch is None
-    heads = {
-        LinearHead: LinearHead(v),
-        ReluHead: ReluHead(np.stack([np.diag(w) for w in v])),
-        ConcaveHead: ConcaveHead(v, 0.3),
-    }
-    both = heads[type(single)]
+    both = make(v)
     assert both.batch == 2
     assert both.dim == 3
     np.testing.assert_allclose(both(x), np.stack([formula(x[b], v[b]) for b in range(2)]), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(both[1](x[1]), both(x)[1], rtol=1e-12, atol=1e-12)
+
+
+@every_head
+def test_tensors_gradients_bends_and_files_of_heads(rng, make, formula, tmp_path):
+    torch = pytest.importorskip("torch")
+    x, y, v = *rng.standard_normal((2, 50, 3)), rng.standard_normal(3)
+    head = make(v)
+    np.testing.assert_allclose(head(torch.tensor(x)).numpy(), formula(x, v), rtol=1e-12, atol=1e-12)
+    if head.gradient(x) is not None:
+        step, e = 1e-6, np.eye(3)  # central differences: error about 1e-12 + 1e-10 |h|
+        slopes = (head(x[:, None] + step * e) - head(x[:, None] - step * e)) / (2 * step)
+        np.testing.assert_allclose(head.gradient(x), slopes, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(head.gradient(torch.tensor(x)).numpy(), head.gradient(x), rtol=1e-12)
+    excess = formula((x + y) / 2, v) - (formula(x, v) + formula(y, v)) / 2  # of the middle over the chord
+    assert {"linear": np.abs(excess), "convex": excess, "concave": -excess, None: np.zeros(1)}[head.bend].max() < 1e-12
+    plain = attsvm.random_problem(n=2, T=3, d=3, seed=0)
+    attsvm.save_problem(attsvm.AttentionProblem(plain.X, plain.Y, plain.Z, head), tmp_path / "head.npz")
+    read = attsvm.load_problem(tmp_path / "head.npz").head
+    assert type(read) is type(head)
+    np.testing.assert_array_equal(read(x), head(x))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +82,7 @@ def test_derivatives_match_finite_differences(name, u):
     slope = (loss.derivative(u + h) - loss.derivative(u - h)) / (2 * h)
     assert slope == pytest.approx(loss.second(u), rel=1e-5, abs=1e-9 * scale)
     assert loss.derivative(u) < 0  # what the theory uses where Assumption A says strictly decreasing
+    assert loss.second(u) >= 0  # convex: what `is_standard` claims of every entry
 
 
 @pytest.mark.parametrize("name", LOSSES)

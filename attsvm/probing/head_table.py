@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._lazy import needs
-from attsvm.probing.measure_catalog import MEASURES, THEORIES
+from attsvm.probing import MEASURES  # also those that stand beside their function
+from attsvm.probing.measure_catalog import THEORIES
 from attsvm.records import Interval, Table, atomic_write, environment, html_page, plain, write_json
 
 if TYPE_CHECKING:

@@ -293,7 +293,7 @@ def prediction_range(problem: AttentionProblem, seed: int = 0) -> tuple[float, f
 def check_loss(loss: Loss, low: float, high: float) -> Check:
     """Assumption A on ``[low, high]`` with ``l' < 0``, which the proofs use; M0 and M1 are measured there.
 
-    The three losses of the library satisfy it everywhere. Any other loss is examined on a grid, refined around
+    The losses of the library satisfy it everywhere. Any other loss is examined on a grid, refined around
     the largest slope, so that ``-u^3``, which is strictly decreasing but flat at 0, is caught.
 
     Examples
@@ -305,7 +305,7 @@ def check_loss(loss: Loss, low: float, high: float) -> Check:
     """
     if loss.is_standard:
         M0, M1 = loss.constants(low, high)
-        slope = float(loss.derivative(np.array([high])).max())  # l' increases: all three losses are convex
+        slope = float(loss.derivative(np.array([high])).max())  # l' increases: they are convex
         values = {"M0": M0, "M1": M1, "largest slope": slope, "interval": [low, high]}
         detail = f"l' <= {slope:.3g} < 0 on [{low:.3g}, {high:.3g}]; M0 = {M0:.3g}, M1 = {M1:.3g}"
         return Check("A", "holds", values, detail)

@@ -25,7 +25,7 @@ def test_every_command_of_the_page_runs(attsvm_command, tmp_path):
     for command, file in (("solve", "solution"), ("train", "run"), ("enumerate", "optima")):
         with np.load(tmp_path / f"{file}.npz") as found:
             written = set(found.files)
-        one, _, more = row[f"{command} --out"].partition("; of a batch also ")
+        one, _, more = row[f"{command} --out"].partition("; for a batch also ")
         named = set(re.findall(r"`(\w+)`", one)) - {"final_W"}
         assert written == named
     attsvm_command("new", "batch.npz", "--batch", "2", "-n", "2", "-T", "3", "-d", "3")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attsvm.solvers import NORMS, SOLVERS, MarginProblem, Status, certify, get_norm, solve
+from attsvm.solvers import NORMS, SOLVERS, MarginProblem, Status, certify, get_norm, ladder, solve
 from kkt import assert_infeasible, assert_optimal, random_rows
 from margin_problems import conflict
 from planted_optima import planted_frobenius
@@ -18,10 +18,10 @@ from planted_optima import planted_frobenius
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 
 
-def code_of(section: str) -> str:
+def code_of(section: str, block: int = 0) -> str:
     text = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
     (body,) = [part for part in text if part.startswith(f"{section}\n")]
-    return re.search(r"```python\n(.*?)```", body, re.DOTALL)[1]
+    return re.findall(r"```python\n(.*?)```", body, re.DOTALL)[block]
 
 
 @pytest.fixture
@@ -49,6 +49,20 @@ def test_a_new_solver_is_certified_like_any_other(run_page, rng):
     batch = solve(MarginProblem.stack(problems), solver="hildreth")  # one by one, as it says nothing about batches
     assert batch.solver == batch[1].solver == "hildreth"
     np.testing.assert_allclose(batch.norm, [solve(problem).norm for problem in problems], rtol=1e-8)
+
+
+def test_a_module_of_a_method_is_a_solver(run_page, rng, monkeypatch, tmp_path):
+    run_page("A solver")
+    function = code_of("A solver").split("SOLVERS[")[0]
+    (tmp_path / "method_coordinates.py").write_text(
+        function.replace("solve_hildreth", "solve_coordinates") + code_of("A solver", 1)
+    )
+    monkeypatch.setattr("attsvm.solvers.__path__", [str(tmp_path)])
+    (spec,) = ladder._by_name()
+    SOLVERS[spec.name] = spec
+    found = solve(random_rows(rng, 3, 3, 5), solver="coordinates")
+    assert (found.status, found.solver, spec.summary) == (Status.OPTIMAL, "coordinates", SOLVERS["hildreth"].summary)
+    assert sys.modules.pop(spec.target.split(":")[0]).ENTRY["norms"] == spec.norms
 
 
 def test_the_pipeline_keeps_a_new_solver_honest(run_page, rng):

@@ -53,7 +53,7 @@ def test_every_answer_is_settled_and_agrees_with_cvxpy(combination):
 
 
 def test_the_lists_are_those_of_the_library():
-    assert set(NORMS) <= set(NORM_NAMES)
+    assert set(NORMS) <= set(NORM_NAMES) == set(VALUES)
     families = {family for spec in SOLVERS.values() for family in spec.norms or ()}
     assert families <= {get_norm(name).family for name in NORM_NAMES}
     assert {name for norm in NORM_NAMES for margin in MARGINS for name in solver_names(norm, margin)} == set(OWN)
@@ -81,7 +81,7 @@ def test_the_matrix_is_complete():
 
 
 def test_the_sample_meets_in_all_pairs():
-    assert 150 <= len(SAMPLE) <= 200
+    assert 150 <= len(SAMPLE) <= 30 * len(NORM_NAMES)
     met = set().union(*map(pairs_of, SAMPLE))
     assert met == set().union(*map(pairs_of, combinations()))
     triples = {(c.norm, c.margin, c.size) for c in SAMPLE if c.solver == "auto"}

@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from attsvm.solvers import InfeasibleError, MarginProblem, Status, get_norm, solve
+from attsvm.solvers import InfeasibleError, MarginProblem, Status, get_norm, reference, solve
 from kkt import assert_optimal, dense_rows, random_rows
 
 NORMS = ["frobenius", "nuclear", "spectral", "l1", "linf", "l3", "l1.5"]
@@ -60,6 +60,20 @@ def test_stopping_early_is_inaccurate_with_an_honest_gap(rng):
     result = solve(problem, "frobenius", "cvxpy:SCS", max_iterations=5)
     assert result.status in (Status.INACCURATE, Status.FAILED)
     assert result.certificate.worst > 1e-4
+
+
+def test_squares_that_clarabel_fails_on_next_to_cones_are_stated_as_cones(rng, monkeypatch):
+    real, squares = reference._run, []
+
+    def fails_on_squares(program, name, norm, settings):
+        squares.append(settings.get("use_quad_obj", True))
+        return "solver_error" if squares[-1] else real(program, name, norm, settings)
+
+    monkeypatch.setattr(reference, "_run", fails_on_squares)
+    problem = random_rows(rng, 4, 4, 6).soft(1.0, "row", "squared_hinge")
+    found, own = solve(problem, "spectral", "cvxpy"), solve(problem, "spectral")
+    assert (found.status, squares) == (Status.OPTIMAL, [True, False])
+    assert found.certificate.primal_value == pytest.approx(own.certificate.primal_value, rel=1e-6)
 
 
 def test_infeasible_rows_have_no_w(rng):

@@ -16,6 +16,7 @@ from attsvm.validation.ledger import audit as ledger_run
 from attsvm.validation.ledger.audit import all_claims, audit, find_claims
 from attsvm.validation.ledger.claim_record import Check, count
 from attsvm.validation.ledger.ledger_pages import claim_record, claim_text, ledger_pages
+from attsvm.validation.ledger.mutate import mutations
 
 RUNNER = CliRunner()
 
@@ -164,6 +165,18 @@ def test_ids_are_unique(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_check_needs_the_record_of_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_run, "_checks", lambda paper: {"example": Check(_square, _right)})
     with pytest.raises(ValueError, match=r"svm: svm.toml has no record of the checks \['example'\]"):
+        all_claims(["svm"])
+
+
+def test_the_words_of_a_claim_and_its_wrong_forms_may_stand_beside_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = {"source": "Theorem 1", "statement": "x times x is its square", "evidence": "algebra"}
+    check, known = Check(_square, _right, slips=(_wrong,), words=words), ledger_run._checks("svm")
+    monkeypatch.setattr(ledger_run, "_checks", lambda paper: known | {"example": check})
+    claim = all_claims(["svm"])[-1]
+    assert (claim.id, claim.statement, claim.verdict) == ("svm:example", words["statement"], Verdict.HOLDS)
+    assert [m.caught for m in mutations(claim, scaled=False)] == [True]
+    monkeypatch.setattr(ledger_run, "_checks", lambda paper: known | {"thm6": check})
+    with pytest.raises(ValueError, match=r"svm: svm.toml and the checks both have records of \['thm6'\]"):
         all_claims(["svm"])
 
 

@@ -523,12 +523,22 @@ def _next_message(channel: Any, process: BaseProcess, seconds: float) -> Any:
     return None
 
 
+def _ended(jobs: list[Job], current: Job, code: int | None, limit: float) -> Iterator[tuple[Job, float, float, str]]:
+    """What is known of the calls of one size after its process ended or was late; ``jobs`` loses them."""
+    late = [j for j in jobs if (j[0], j[1], j[3]) == (current[0], current[1], current[3])]
+    jobs[:] = [j for j in jobs if j not in late]
+    if code:
+        yield from ((job, math.nan, math.nan, f"its process ended with exit code {code}") for job in late)
+    else:
+        yield current, math.inf, math.nan, f"more than {limit:g} s"
+
+
 def _measured(jobs: list[Job], limit: float) -> Iterator[tuple[Job, float, float, str]]:
     """Seconds, bytes and a note of each job; a call beyond the limit ends the child, and larger ones are left out."""
-    context = multiprocessing.get_context("spawn")
+    context, jobs = multiprocessing.get_context("spawn"), list(jobs)
     while jobs:
         channel = context.Queue()
-        process = context.Process(target=_child, args=(jobs, channel), daemon=True)
+        process = context.Process(target=_child, args=(list(jobs), channel), daemon=True)
         process.start()
         current, patience, begun = jobs[0], 60.0, False  # the first one loads modules
         while jobs:
@@ -536,23 +546,15 @@ def _measured(jobs: list[Job], limit: float) -> Iterator[tuple[Job, float, float
             if message is None:
                 if not begun and process.exitcode:
                     raise RuntimeError(f"the process that times the calls did not start: exit code {process.exitcode}")
-                late = [j for j in jobs if (j[0], j[1], j[3]) == (current[0], current[1], current[3])]
-                ended = f"its process ended with exit code {process.exitcode}" if process.exitcode else ""
-                if ended:
-                    yield from ((job, math.nan, math.nan, ended) for job in late)
-                else:
-                    yield current, math.inf, math.nan, f"more than {limit:g} s"
-                jobs = [j for j in jobs if j not in late]
+                yield from _ended(jobs, current, process.exitcode, limit)
                 break
             what, job, seconds, memory = message
-            begun = True
+            begun, current, patience = True, job or current, 2 * limit  # repeats, on a machine with other work
             if what == "end":
                 jobs = []
-                break
-            current, patience = job, 2 * limit  # repeats, on a machine with other work
-            if what != "begun":
+            elif what != "begun":
                 yield job, seconds, memory, "" if what == "done" else what
-                jobs = [j for j in jobs if j != job]
+                jobs.remove(job)
         process.kill()
         process.join()
 

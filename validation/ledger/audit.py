@@ -65,11 +65,16 @@ def all_claims(papers: Iterable[str] | None = None) -> list[Claim]:
     for paper in LEDGER if papers is None else papers:
         if paper not in LEDGER:
             raise ValueError(f"paper must be one of {', '.join(LEDGER)}, got {paper!r}")
-        checks, words = _checks(paper), records(paper)
+        checks = _checks(paper)
+        beside = {place: dict(check.words) for place, check in checks.items() if check.words}
+        words = records(paper) | beside
+        if twice := records(paper).keys() & beside.keys():
+            raise ValueError(f"{paper}: {paper}.toml and the checks both have records of {sorted(twice)}")
         if unstated := checks.keys() - words.keys():
             raise ValueError(f"{paper}: {paper}.toml has no record of the checks {sorted(unstated)}")
         for place, record in words.items():
             fields: dict[str, Any] = record | (vars(checks[place]) if place in checks else {})
+            fields.pop("words", None)
             fields["verdict"] = Verdict(record.get("verdict", Verdict.HOLDS))
             claims.append(Claim(f"{paper}:{place}", **fields))
     return claims

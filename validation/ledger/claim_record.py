@@ -5,15 +5,15 @@ with random instances and counts violations. The printed formula and, where it f
 to the same check; so is a wrong one in the tests. A run derives a verdict from the measurements and compares it with
 the stored one.
 
-What a claim says, where, what it supposes and why it was decided so stands in one TOML file per paper. Who writes a
-quotation checks it against the paper's text; the papers are not shipped.
+What a claim says, where, what it supposes and why it was decided so stands in one TOML file per paper, or beside its
+check. Whoever writes a quotation checks it against the paper's text; the papers are not shipped.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, wraps
 from importlib.resources import files
@@ -198,17 +198,23 @@ class Check:
         Formulas, in the form that ``measure`` takes; ``corrected`` for refuted claims.
     trials : int
         Instances of a normal run.
+    slips : tuple
+        Wrong formulas that the check must reject, where they do not stand in `attsvm.validation.ledger.slips`.
+    words : dict
+        The record of the claim, where it does not stand in ``<paper>.toml``; what is a list there is a tuple here.
     """
 
     measure: Measure
     printed: Formula
     corrected: Formula = None
     trials: int = 100
+    slips: tuple[Formula, ...] = ()
+    words: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of a paper: its record in ``<paper>.toml``, joined with its check by `all_claims`.
+    """One statement of a paper: its record, joined with its check by `all_claims`.
 
     Parameters
     ----------
@@ -249,6 +255,8 @@ class Claim:
         reached; 0: it is attained), and a constant that is off by ten per cent gives other numbers.
     trials : int
         Instances of a normal run of the check.
+    slips : tuple
+        Wrong formulas that stand with the check.
     """
 
     id: str
@@ -269,6 +277,7 @@ class Claim:
     same_as: str = ""
     tight: tuple[float, ...] = ()
     trials: int = 100
+    slips: tuple[Formula, ...] = ()
 
     def __post_init__(self) -> None:
         if ":" not in self.id:

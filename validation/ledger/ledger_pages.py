@@ -18,8 +18,8 @@ from typing import Any
 
 from attsvm.records import plain
 from attsvm.validation.figures.figure import LEDGER
-from attsvm.validation.ledger.audit import Audit, item_key
-from attsvm.validation.ledger.claim_record import Claim, Verdict, records
+from attsvm.validation.ledger.audit import Audit, all_claims, item_key
+from attsvm.validation.ledger.claim_record import Claim, Verdict
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def item_text(name: str) -> str:
     paper, _, wanted = name.partition(":")
     if paper not in LEDGER:
         return ""
-    named = {part.strip() for record in records(paper).values() for part in record["source"].split(",")}
+    named = {item for claim in all_claims([paper]) for item in claim.items}
     for item in items_of(paper):
         if item.name not in named and item_key(item.name) == item_key(wanted):
             return f"{paper}: {item.name}: {_command(paper, item.figure) if item.figure else item.why}"

@@ -176,10 +176,22 @@ def _label(factor: float, part: int, parts: int) -> str:
     return f"x {factor:.3g}" + (f" in part {part + 1} of {parts}" if parts > 1 else "")
 
 
-def _slips(claim: Claim) -> Iterator[tuple[str, Any]]:
+def slips_of(claim: Claim) -> list[Any]:
+    """The wrong formulas that the check of a claim must reject: those beside it, and those of `slips`.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.audit import find_claims
+    >>> len(slips_of(find_claims(["newer:joint-attention"])[0]))
+    2
+    """
     table: Mapping[str, Any] = import_module("attsvm.validation.ledger.slips").SLIPS[claim.paper]
     found = table.get(claim.id.split(":", 1)[1])
-    for k, formula in enumerate(found if isinstance(found, list) else [found] if found is not None else []):
+    return [*claim.slips, *(found if isinstance(found, list) else [found] if found is not None else [])]
+
+
+def _slips(claim: Claim) -> Iterator[tuple[str, Any]]:
+    for k, formula in enumerate(slips_of(claim)):
         yield f"slip {k + 1}", formula
 
 

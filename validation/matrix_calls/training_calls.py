@@ -12,6 +12,7 @@ import torch
 import attsvm
 from attsvm.attention import token_logits
 from attsvm.joint import compare_joint
+from attsvm.losses import LOSSES
 from attsvm.solvers.arrays import FloatArray
 from attsvm.validation.matrix import Instance, Margin, reference
 from attsvm.validation.matrix_calls.call_cases import FORMS, GIVEN, Call, Row, case, close
@@ -20,7 +21,9 @@ Tensor = torch.Tensor
 
 Block = dict[str, Tensor]
 
+# Written out, or a new loss by its own values: then its derivatives and everything made of them are judged.
 _LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
+    **{name: loss.value for name, loss in LOSSES.items()},
     "logistic": lambda u: torch.nn.functional.softplus(-u),
     "exponential": lambda u: torch.exp(-u),
     "correlation": lambda u: -u,
@@ -310,10 +313,11 @@ def _lipschitz(problem: Any, loss: str) -> float:
     """Lemma 4: the mean over sequences of ``|v| |z|^2 |X|^3 (M0 |v| |X| + 3 M1)``."""
     v = float(np.linalg.norm(np.array(problem.head.v)))
     scores = np.abs(problem.X @ np.array(problem.head.v)).max()
-    M0, M1 = {
+    known = {
         "logistic": (0.25, 1 / (1 + np.exp(-scores))), "exponential": (np.exp(scores), np.exp(scores)),
         "correlation": (0.0, 1.0),
-    }[loss]  # fmt: skip
+    }  # fmt: skip
+    M0, M1 = known[loss] if loss in known else LOSSES[loss].constants(-scores, scores)
     X = np.linalg.norm(problem.X, ord=2, axis=(1, 2))
     z = np.square(problem.Z).reshape(len(X), -1).sum(axis=1)
     return float((v * z * X**3 * (M0 * v * X + 3 * M1)).mean())
