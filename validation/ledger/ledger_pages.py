@@ -70,27 +70,27 @@ _LINKS = {
 _INDEX = """\
 # Which of the papers' statements hold
 
-Five papers taught us what this library computes: that trained attention solves a margin problem, how sparse attention
-spoils conditioning, why gradient flow polarizes, when attention localizes, and how heads specialize. Most of what they
-state was found again by a check of ours, and these pages say where a reader needs a constant, a hypothesis or an index
-besides what is printed. Each page follows its paper: an item, a one-sentence answer, the paper's own words, the
-correction with its proof, and the evidence.
+Five papers state what this library computes: which margin problem trained attention solves, how sparse attention harms
+conditioning, why gradient flow polarizes, when attention localizes, and how heads specialize. Our own checks confirm
+most statements; the rest need another constant, hypothesis or index. Each page follows its paper: an item, a
+one-sentence answer, the paper's own words, the correction with its proof, and the evidence.
 
 *Holds*: no random instance contradicted it, which is evidence, not a proof. *Missing hypothesis*: true under a
 condition that is not stated there. *Fails as printed*: false under every reasonable reading, with a counterexample.
 *Imprecise*: false under one reading. *Typo*: the paper itself has the right form elsewhere.
 
-`attsvm claims "svm:Theorem 4"` prints what is said of an item, `attsvm claims svm:thm4 --run` measures it again,
-`attsvm claims --run --seeds 30` all of it, and `attsvm claims --mutate` tries wrong forms on every check.
-[What needs a correction](wrong.md) lists the corrections alone. `attsvm claims --pages docs` writes these pages.
+`attsvm claims "svm:Theorem 4"` prints an item, `attsvm claims svm:thm4 --run` checks it again,
+`attsvm claims --run --seeds 30` checks all items, and `attsvm claims --mutate` gives wrong forms to every check.
+[What needs a correction](wrong.md) lists only the corrections. `attsvm claims --pages docs` writes these pages.
 """
 
 _WRONG = """\
 # What needs a correction in the papers
 
-The corrections of the [pages on the papers](claims.md), one sentence each; the items lead to the paper's words, the
-corrected form, its proof and the evidence. Most are a constant, a hypothesis or an index, and the main results stand.
-What follows from another correction is told with it. On the submission under review they are questions.
+The corrections of the [pages on the papers](claims.md), one sentence each. Each item links to the paper's words, the
+corrected form, its proof and the evidence. Most corrections concern a constant, a hypothesis or an index; the main
+results stand. A correction that follows from another one is listed with it. For the submission under review the
+corrections are questions.
 """
 
 
