@@ -287,7 +287,14 @@ class CallableHead(Head):
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         if not callable(function):
-            raise ValueError(f"head must be callable on arrays of tokens (..., dx), got {type(function).__name__}")
+            advice = (
+                "; pass attsvm.LinearHead(v) for scores v . x"
+                if isinstance(function, (np.ndarray, list, tuple))
+                else ""
+            )
+            raise ValueError(
+                f"head must be callable on arrays of tokens (..., dx), got {type(function).__name__}{advice}"
+            )
         self.function = ArrayFunction(function, "head")
         slope = getattr(function, "gradient", None)
         self._gradient = ArrayFunction(slope, "the gradient of the head") if callable(slope) else None
