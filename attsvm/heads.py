@@ -287,13 +287,9 @@ class CallableHead(Head):
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         if not callable(function):
-            advice = (
-                "; pass attsvm.LinearHead(v) for scores v . x"
-                if isinstance(function, (np.ndarray, list, tuple))
-                else ""
-            )
             raise ValueError(
-                f"head must be callable on arrays of tokens (..., dx), got {type(function).__name__}{advice}"
+                f"head must be callable on arrays of tokens (..., dx), got {type(function).__name__}; "
+                "attsvm.LinearHead(v) scores tokens by v . x"
             )
         self.function = ArrayFunction(function, "head")
         slope = getattr(function, "gradient", None)

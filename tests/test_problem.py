@@ -42,7 +42,11 @@ def with_entry(array, index, value):
         ),
         ({"head": LinearHead(np.ones(3))}, "head expects tokens of dimension 3, but X has dx = 4"),
         ({"head": LinearHead(np.ones((5, 4)))}, "head holds a batch of 5, but X has batch None"),
-        ({"head": 3.0}, "head must be callable on arrays of tokens (..., dx), got float"),
+        ({"head": 3.0}, "head must be callable on arrays of tokens (..., dx), got float; attsvm.LinearHead(v) scores"),
+        (
+            {"head": np.ones(4)},
+            "head must be callable on arrays of tokens (..., dx), got ndarray; attsvm.LinearHead(v)",
+        ),
     ],
 )
 def test_bad_input_names_the_argument(arguments, message):
