@@ -333,6 +333,17 @@ def _attempt(
     return found
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether an error is a panic of Clarabel, which no ``except Exception`` catches.
+
+    Examples
+    --------
+    >>> is_panic(KeyboardInterrupt())
+    False
+    """
+    return type(error).__name__ == "PanicException"
+
+
 def _run(program: cvxpy.Problem, name: str, norm: Norm, settings: dict[str, object]) -> str:
     """Let cvxpy solve; its status, or "solver_error"."""
     import cvxpy as cp
@@ -344,6 +355,10 @@ def _run(program: cvxpy.Problem, name: str, norm: Norm, settings: dict[str, obje
         except cp.SolverError as error:
             if "cannot solve this problem" in str(error):  # a cone that the solver does not have
                 raise ValueError(f"solver 'cvxpy:{name}' does not support norm {norm.name!r}; use 'cvxpy'") from error
+            return "solver_error"
+        except BaseException as error:
+            if not is_panic(error):
+                raise
             return "solver_error"
     return str(program.status)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import astuple, dataclass, fields, replace
 from functools import lru_cache
 from itertools import combinations as subsets
@@ -23,6 +22,7 @@ import attsvm
 from attsvm.generate import random_points
 from attsvm.solvers import NORMS, SOLVERS, MarginProblem, Norm, get_norm
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.reference import is_panic
 
 
 @dataclass(frozen=True)
@@ -288,9 +288,13 @@ def reference(instance: Instance, norm: str, margin: Margin) -> Reference:
         return Reference(False)
     for settings in ({"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}, {}, {"use_quad_obj": False}):
         program, W = model(instance, norm, margin, constraints_of(instance))
-        with warnings.catch_warnings(), suppress(cp.SolverError):  # tight settings that no step reaches
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": the status says so
-            program.solve(solver="CLARABEL", **settings)
+            try:
+                program.solve(solver="CLARABEL", **settings)
+            except BaseException as error:  # tight settings that no step reaches
+                if not (isinstance(error, cp.SolverError) or is_panic(error)):
+                    raise
         if program.status == "optimal":
             break
     if program.status not in ("optimal", "optimal_inaccurate"):

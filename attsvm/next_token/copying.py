@@ -36,6 +36,8 @@ from attsvm.user_input import generator, integer_array, require_count, require_f
 
 # Standard deviation of the first weights.
 _START = 0.01
+# Log-probability of the other tokens of a sequence that has none: finite, so that differences are.
+_NOTHING = -1e300
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +56,7 @@ class _Copying:
         each, own = np.arange(len(self.X)), self.place
         log_s = log_softmax(np.einsum("ntd,nd->nt", self.X, self.Z @ W.T) + self.log_count)
         log_s[each, own] = -np.inf
-        largest = log_s.max(axis=1)
+        largest = np.maximum(log_s.max(axis=1), _NOTHING)
         s, size = np.exp(log_s - largest[:, None]), np.exp(largest)[:, None]  # off the token, over the largest
         base = self.values[each, own]
         D = self.values - base[:, None]

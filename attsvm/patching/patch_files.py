@@ -32,7 +32,7 @@ def save_patch(patch: Patch, path: str | Path) -> Path:
         "driving": [list(one) for one in patch.driving], "conflict": [list(one) for one in patch.conflict],
         "certificate": dict(patch.certificate.__dict__),
     }  # fmt: skip
-    raw = json.dumps(plain(about), allow_nan=False).encode()
+    raw = json.dumps(plain(about, finite=False)).encode()  # with Infinity: gaps of what has no solution
     arrays: dict[str, Any] = {
         "prior": patch.prior, "base": patch.base, "maps": np.stack([one.map for one in patch.rounds]),
         "about": np.frombuffer(raw, dtype=np.uint8),

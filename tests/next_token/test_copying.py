@@ -35,6 +35,25 @@ def test_the_gradient_is_that_of_the_loss_as_written(loss):
     np.testing.assert_allclose(np.exp(log_scale) * found, wanted.numpy(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_sequence_of_its_own_token_alone_has_no_gradient():
+    """Beside others it changes nothing; alone the gradient is 0."""
+    rng = np.random.default_rng(0)
+    X, Z, values = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 4)), rng.normal(size=(2, 3, 5))
+    log_count = np.array([[0.0, 0.0, 0.0], [-np.inf, 0.0, -np.inf]])
+    W, place = rng.normal(size=(4, 4)), np.array([2, 1])
+    for label in (None, np.array([0, 3])):
+        parts = [(X, Z, log_count, values, place), (X[:1], Z[:1], log_count[:1], values[:1], place[:1])]
+        (both, scale), (other, own_scale) = (
+            _Copying(*part, None if label is None else label[: len(part[0])]).gradient(W) for part in parts
+        )
+        np.testing.assert_allclose(np.exp(scale - own_scale) * both, other, rtol=1e-12)
+        alone = _Copying(X[1:], Z[1:], log_count[1:], values[1:], place[1:], None if label is None else label[1:])
+        assert not alone.gradient(W)[0].any()
+    run = two_stage([[0, 1, 2, 1], [3, 3, 3, 0]], np.eye(4), SUCCESSORS, decoder_steps=3, steps=3)
+    assert np.isfinite(run.W).all()
+
+
 def test_the_gradient_survives_where_probabilities_underflow():
     """Leads of thousands of logits: only the direction is left, that of the nearest rival."""
     X = np.array([[[1.0, 0.0], [0.0, 1.0], [0.0, -3.0]]])

@@ -89,6 +89,13 @@ def test_a_file_goes_on_another_day(tmp_path):
         patch.save(tmp_path / "patch.txt")
 
 
+def test_a_file_of_a_contradiction_keeps_what_has_no_number(tmp_path):
+    refused = attsvm.patch([[1.0, 0.4], [1.0, 0.4]], np.eye(2), [(0, 0), (1, 1)])
+    again = attsvm.load_patch(refused.save(tmp_path / "none.npz"))
+    assert refused.status == again.status == "infeasible" and refused.certificate.gap == np.inf
+    assert repr(again.record()) == repr(refused.record())  # with nan, which is not equal to itself
+
+
 def damaged(file, **texts):
     """The file with other bytes in some entries, and a checksum that fits."""
     from attsvm.files import MAX_BYTES, Content, checksum, read_npz, write_npz

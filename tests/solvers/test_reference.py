@@ -76,6 +76,25 @@ def test_squares_that_clarabel_fails_on_next_to_cones_are_stated_as_cones(rng, m
     assert found.certificate.primal_value == pytest.approx(own.certificate.primal_value, rel=1e-6)
 
 
+def test_a_panic_of_clarabel_is_a_solve_that_failed_and_an_interrupt_is_none(rng, monkeypatch):
+    """Clarabel's panics are no `Exception`: they used to end the program of the caller."""
+    panic = type("PanicException", (BaseException,), {})
+
+    def panics(program, name, settings):
+        raise panic("Eigval error: Eigen(1)")
+
+    def interrupted(program, name, settings):
+        raise KeyboardInterrupt
+
+    for problem in (random_rows(rng, 3, 3, 4), random_rows(rng, 3, 3, 4).soft(1.0)):
+        monkeypatch.setattr(reference, "_solve_program", panics)
+        found = solve(problem, "nuclear", "cvxpy:CLARABEL")
+        assert found.status == Status.FAILED
+        monkeypatch.setattr(reference, "_solve_program", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            solve(problem, "nuclear", "cvxpy:CLARABEL")
+
+
 def test_infeasible_rows_have_no_w(rng):
     x = rng.standard_normal(3)
     problem = MarginProblem([x, -x], rng.standard_normal((1, 3)), [0, 0])
