@@ -26,6 +26,9 @@ from attsvm.solvers.unit import UnitProblem, UnitRows
 
 __all__ = ["Factors", "augmented_lagrangian", "solve_factored"]
 
+# Updates of the multipliers without progress after which rounding is taken for what is left.
+_PATIENCE = 60
+
 
 @dataclass(frozen=True, eq=False)
 class Factors:
@@ -85,6 +88,7 @@ def augmented_lagrangian(
     lam, penalty = start.lam, start.penalty
     point = np.concatenate([start.K.ravel(), start.Q.ravel()])
     missed, evaluations = np.inf, start.evaluations
+    least, idle = np.inf, 0
 
     def multipliers(K: FloatArray, Q: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         left, right = rows.a @ K, rows.b @ Q
@@ -119,10 +123,13 @@ def augmented_lagrangian(
         lam = new
         if late is not None and late():
             break
-        if missed <= tolerance and float(np.abs(result.jac).max()) <= tolerance:
+        slope = float(np.abs(result.jac).max())
+        idle = 0 if max(missed, slope) < 0.9 * least else idle + 1
+        least = min(least, max(missed, slope))
+        if max(missed, slope) <= tolerance or idle >= _PATIENCE:
             break
         # A larger penalty helps only where the multipliers are at fault, not an unfinished inner minimization.
-        if missed > 0.7 * before and float(np.abs(result.jac).max()) < missed:
+        if missed > 0.7 * before and slope < missed:
             penalty *= 3.0
     return Factors(K, Q, lam, penalty, missed, evaluations)
 

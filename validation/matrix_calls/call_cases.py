@@ -39,6 +39,7 @@ import attsvm
 from attsvm.dynamics.polarization.value_losses import NORMALIZATIONS
 from attsvm.losses import LOSSES
 from attsvm.solvers import ConvergenceWarning
+from attsvm.solvers.deadline import within
 from attsvm.validation.matrix import EXPRESSIONS
 
 GIVEN = "given"
@@ -310,6 +311,9 @@ def covering(
 
 SIZES = ("small", "medium", "large")
 
+# Seconds of a call that takes as long as it likes: a hundred times those of the slowest on a usual machine.
+_LONGEST = 120.0
+
 FORMS = ("one", "batch")
 
 Value = TypeVar("Value")
@@ -368,13 +372,14 @@ class Call:
     def run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call a function and count its work.
 
-        A warning of NumPy is an error here; those about unproved answers are left to the status.
+        A warning of NumPy is an error here; those about unproved answers are left to the status. A call that would not
+        end meets a deadline, and its answer is then judged like any other.
         """
         bars = io.StringIO()
         with warnings.catch_warnings(), redirect_stderr(bars), redirect_stdout(bars), _counted(self):
             warnings.simplefilter("error", RuntimeWarning)
             warnings.simplefilter("ignore", ConvergenceWarning)
-            return function(*arguments, **options)
+            return within(_LONGEST, function, *arguments, **options)
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+import attsvm
+from attsvm.selection_rows import selection_rows
 from attsvm.solvers import MarginProblem, MarginSolution, RankLimit, Status, solve
 from kkt import seeded_rows
 from solver_api import replaced
@@ -164,3 +166,15 @@ def test_no_answer_misses_rows_or_exceeds_the_rank(seed: int) -> None:
     assert (slack >= -1e-6 * problem.rhs).all()
     assert result.norm >= found.convex_bound * (1 - 1e-9)
     assert (result.status is Status.OPTIMAL) == found.is_global
+
+
+def test_many_iterations_end_where_rounding_is_what_is_left() -> None:
+    """The inner gradient stays above the tolerance: rounds went on until the limit, here for hours."""
+    rng = np.random.default_rng(4)
+    X, Z, W = rng.standard_normal((12, 5, 4)), rng.standard_normal((12, 4)), rng.standard_normal((4, 4))
+    right = np.einsum("ntd,de,ne->nt", X, W, Z).argmax(axis=1)
+    problem = attsvm.AttentionProblem(X, None, Z)
+    rows = selection_rows(problem, right).margin_problem.around(rng.standard_normal((4, 4)))
+    usual, long = limited(rows, 2)[0], limited(rows, 2, max_iterations=1_000_000)[0]
+    assert long.iterations < 40_000  # gradients: 200,000 for two thousand rounds before
+    assert long.norm == pytest.approx(usual.norm, rel=1e-7)
