@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from attsvm.patching.embedding_index import Found, Leads, VectorIndex, Wanted, decided, leads, scan
-from attsvm.solvers import MarginProblem, MarginSolution, Norm, solve
+from attsvm.solvers import MarginProblem, MarginSolution, Norm, certify, get_norm, solve
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.correction import with_rows_met
 
@@ -169,12 +169,12 @@ class Search:
             a, sides = a * weight[:, None], sides * weight
         return MarginProblem(a, self.wanted.queries[used], owner, sides).around(self.base)
 
-    def solved(self, problem: MarginProblem, known: FloatArray | None) -> MarginSolution:
-        """Solve within the limits."""
+    def solved(self, problem: MarginProblem, known: FloatArray | None, norm: Norm | None = None) -> MarginSolution:
+        """Solve within the limits, in the norm of the search or in another one."""
         left = self.effort.deadline - time.perf_counter()
         limit = None if left == np.inf else max(left, 0.1)
         warm = known if known is not None and known.any() and self.norm.name == "frobenius" else None
-        return solve(problem, self.norm, tolerance=self.effort.tolerance, warm_start=warm, time_limit=limit)
+        return solve(problem, norm or self.norm, tolerance=self.effort.tolerance, warm_start=warm, time_limit=limit)
 
     # -- hard margins ----------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Search:
                 due = True
             if not due:
                 if found.complete or self.spent:
-                    return self._result(solution, None, found, given_up, W)
+                    return self._result(*self._met(solution, violated, W, found), given_up)
                 found = self.look(W, whole=True)
                 continue
             due = False
@@ -199,19 +199,44 @@ class Search:
             elif solution.certificate.farkas is not None:
                 gone = None if droppable is None else self._weakest(solution, pairs, droppable)
                 if gone is None:
-                    return self._result(*self._fewer(solution, pairs), found, given_up)
+                    solution, pairs = self._fewer(solution, pairs)
+                    return self._result(solution, None, found, given_up, pairs)
                 given_up[gone] = self._contradiction(solution, pairs, gone)
                 self.active[gone], due = False, True
                 self.multipliers[:] = 0.0
                 continue
             elif not solution.status.has_solution:
-                return self._result(solution, pairs, found, given_up)
+                return self._result(solution, None, found, given_up, pairs)
             else:
                 solution = with_rows_met(solution)
                 self.multipliers[:] = 0.0
                 self.multipliers[index] = solution.multipliers
                 W = self.base + solution.W
             found = self.look(W)
+
+    def _met(
+        self, solution: MarginSolution | None, violated: Leads, W: FloatArray, found: Found
+    ) -> tuple[MarginSolution | None, FloatArray, Found]:
+        """The end of the rounds; where rows of the set are still violated, the least change that meets them is added.
+
+        Where W z is short, a scan allows less than the solver does.
+        """
+        if solution is None or not len(violated.promise) or time.perf_counter() > self.effort.deadline:
+            return solution, W, found
+        problem = solution.problem
+        short = problem.rhs - problem.margins(solution.W)
+        size = float(short.max(initial=0.0))
+        if not size > 0.0:
+            return solution, W, found
+        change = self.solved(MarginProblem.from_rows(problem.rows, short / size), None, get_norm("frobenius"))
+        if not change.status.has_solution:
+            return solution, W, found
+        moved = solution.W + size * change.W
+        certificate = certify(problem, moved, solution.multipliers, self.norm)
+        if certificate.proved > solution.tolerance:
+            return solution, W, found
+        W = self.base + moved
+        return replace(solution, certificate=certificate, _W=moved), W, self.look(W, whole=True)
 
     def _weakest(self, solution: MarginSolution, pairs: Leads, droppable: BoolArray) -> int | None:
         """The promise to give up: the one of the largest weight in the contradiction."""
@@ -263,10 +288,10 @@ class Search:
     def _result(
         self,
         solution: MarginSolution | None,
-        pairs: Leads | None,
+        W: FloatArray | None,
         found: Found,
         given_up: dict[int, str],
-        W: FloatArray | None = None,
+        pairs: Leads | None = None,
     ) -> SearchResult:
         nothing = found.undecided.where(np.zeros(len(found.undecided.promise), dtype=bool))
         wrong = nothing if W is None else decided(found.undecided, self.wanted, W, self.documents)

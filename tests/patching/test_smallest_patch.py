@@ -295,3 +295,16 @@ def test_copies_and_near_copies():
     large = attsvm.patch(Z, near, wrong[:1], right)
     assert large.status == "optimal" and large.relative_size > 0.5
     assert "near duplicates" in large.facts()["note"] and large.driving[0].rival == len(X)
+
+
+@pytest.mark.parametrize("seed", [13, 19, 112])
+def test_promises_hold_where_w_z_is_short(seed: int) -> None:
+    """Scans allow violations relative to |W z|, solvers relative to the right-hand sides: 1e-8 of these was too much."""
+    rng = np.random.default_rng(seed)
+    documents, queries = rng.normal(size=(40, 6)), rng.normal(size=(2, 6))
+    prior = np.eye(6) + 0.1 * rng.normal(size=(6, 6))
+    failures = [(0, int(rng.integers(40))), (1, int(rng.integers(40)))]
+    patch = attsvm.patch(queries, documents, failures, norm="linf", prior=prior, margin=1e-5)
+    scores = queries @ patch.W.T @ documents.T
+    assert patch.status == "optimal" and [tuple(one) for one in enumerate(scores.argmax(axis=1))] == failures
+    assert patch.certificate.gap < 1e-7
