@@ -299,7 +299,7 @@ def test_copies_and_near_copies():
 
 @pytest.mark.parametrize("seed", [13, 19, 112])
 def test_promises_hold_where_w_z_is_short(seed: int) -> None:
-    """Scans allow violations relative to |W z|, solvers relative to the right-hand sides: 1e-8 of these was too much."""
+    """Scans allow violations relative to |W z|, solvers relative to right-hand sides: 1e-8 of these was too much."""
     rng = np.random.default_rng(seed)
     documents, queries = rng.normal(size=(40, 6)), rng.normal(size=(2, 6))
     prior = np.eye(6) + 0.1 * rng.normal(size=(6, 6))
