@@ -34,8 +34,8 @@ from attsvm.validation.matrix_calls.call_cases import FORMS, GIVEN, Call, Row, c
 # reference (cvxpy) may need more.
 _ITERATIONS = 1500
 
-# Evaluations of a search with a limited rank: two starts of at most 60 rounds with 100 inner steps each.
-_EVALUATIONS = 2 * 60 * 150
+# Evaluations of a search with a limited rank: two starts of at most 60 rounds with 100 inner steps of two each.
+_EVALUATIONS = 2 * 60 * 200
 
 _STARTS = 2
 
