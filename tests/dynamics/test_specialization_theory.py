@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import attsvm
 import attsvm.dynamics.specialization as sp
 from attsvm.dynamics.specialization.unspecialized import one_hot_cumulant
 
@@ -287,3 +288,12 @@ def test_head_split_crossing_and_fit():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
+
+
+def test_a_point_that_still_moves_warns():
+    prior = sp.flipping_spike(2.0, 2.0)
+    samples = sp.draw_samples(prior, L=5, H=0, n=2000, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(attsvm.ConvergenceWarning, match=r"still moves after steps=20: .* above tolerance=1e-07"):
+        sp.unspecialized_point(prior, samples, "softmax", 2, steps=20)
+    point = sp.unspecialized_point(prior, samples, "softmax", 2)
+    assert float(sp.reduced_gradient(point, samples, "softmax").m.abs().max()) < 1e-7

@@ -166,7 +166,7 @@ def _escape(call: Call) -> Iterator[str]:
 def _waiting(call: Call) -> Iterator[str]:
     H = call.pick(1, 2, 3)
     samples = _few(call, 3, 0, 120)
-    point = call.run(spe.unspecialized_point, _prior(call), samples, call["activation"], H, steps=500)
+    point = call.run(spe.unspecialized_point, _prior(call), samples, call["activation"], H, steps=2000)
     if float((point.m - point.m[:1]).abs().max()) > 1e-9:
         yield "the heads differ"
     parts = {name: t.clone().requires_grad_() for name, t in point.tensors().items()}

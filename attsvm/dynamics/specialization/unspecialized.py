@@ -9,6 +9,7 @@ the saddle.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +24,7 @@ from torch import Tensor
 from attsvm.dynamics.specialization.head_flow import Trajectory, descend
 from attsvm.dynamics.specialization.reduced_loss import OrderParameters, reduced_gradient
 from attsvm.dynamics.specialization.spiked_data import Prior, Samples
+from attsvm.solvers import ConvergenceWarning
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import require_choice
 
@@ -345,6 +347,7 @@ def unspecialized_point(
 
     Found by descent from m = 0: equal heads stay equal (Lemma A.1). It lies on the line of the mean of theta if
     ``E[w . theta | mean . theta] = 0`` for every w orthogonal to the mean (Lemma A.2 needs that condition).
+    An `attsvm.ConvergenceWarning` says that descent has not ended within ``steps``.
 
     Examples
     --------
@@ -358,7 +361,13 @@ def unspecialized_point(
     """
     like = samples.blocks[0]
     start = OrderParameters(like.new_zeros(H, prior.features))
-    return descend(start, samples, activation, steps=steps, lr=0.5, momentum=0.8, tolerance=tolerance).end
+    point = descend(start, samples, activation, steps=steps, lr=0.5, momentum=0.8, tolerance=tolerance).end
+    gradient = reduced_gradient(point, samples, activation)
+    slope = max(float(getattr(gradient, name).abs().max()) for name in point.tensors())
+    if slope > tolerance:
+        text = f"the point still moves after steps={steps}: its gradient has entries of {slope:.1e}"
+        warnings.warn(f"{text}, above tolerance={tolerance:g}", ConvergenceWarning, stacklevel=2)
+    return point
 
 
 def curvature_m(point: OrderParameters, samples: Samples, activation: str, *, step: float = 1e-3) -> Tensor:
