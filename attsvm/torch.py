@@ -41,6 +41,9 @@ with needs("attsvm.torch"):
 
 __all__ = ["att_svm", "margin", "objective"]
 
+# Tolerance of soft margins in the nuclear norm whose support a derivative reads: a step or two more than values take.
+_SHARP = 1e-9
+
 if TYPE_CHECKING:
     MaskLike = Tensor | npt.ArrayLike | None
     SelectionOfTensors = SelectionLike | Tensor
@@ -377,8 +380,8 @@ def att_svm(
     mask : Tensor or array_like of bool, optional
         True where attention is allowed.
     **options
-        Passed to the solver. ``prior`` and ``offset`` may be tensors that require gradients.
-        All keywords: `attsvm.margin_options.AttSvmOptions`.
+        Passed to the solver; ``tolerance`` is 1e-9 by default for a soft margin in the nuclear norm. ``prior`` and
+        ``offset`` may be tensors that require gradients. All keywords: `attsvm.margin_options.AttSvmOptions`.
 
     Returns
     -------
@@ -405,4 +408,6 @@ def att_svm(
     norm = options.get("norm", "frobenius")
     if norm not in _OF_MATRIX:
         raise ValueError(f"W has a gradient in the norms {', '.join(_OF_MATRIX)}, got norm={norm!r}")
+    if norm == "nuclear" and options.get("C") is not None and options.get("tolerance") is None:
+        options["tolerance"] = _SHARP
     return _applied(_Matrix, _arguments("att_svm", X, Z, (selection, mask, "raise"), options))

@@ -198,7 +198,7 @@ def _faults(support: BoolArray, met: BoolArray, torn: BoolArray | None) -> dict[
     reasons = (
         (met & ~support, "is met with equality, but its multiplier is 0: the support is not strict"),
         (torn, "has a multiplier at the bound C, but no slack: the support is not strict"),
-        (support & ~met, "has a multiplier, but is not met with equality: W is not accurate enough"),
+        (support & ~met, "has a multiplier, but is not met with equality: solve with a smaller tolerance="),
     )
     for at, reason in reasons:
         if at is not None and at.any():

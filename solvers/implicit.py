@@ -161,7 +161,7 @@ class ImplicitSystem:
             self.D[members], axis=(-2, -1)
         )
         for b in members[~kept & self._solved[members]].tolist():
-            self.faults.setdefault(b, Fault(-1, "Newton's method moves W away: it is not accurate enough"))
+            self.faults.setdefault(b, Fault(-1, "Newton's method moves W away: solve with a smaller tolerance="))
         self.D[members] = np.where(kept[:, None, None], point.D, self.D[members])
         self.multipliers[members] = np.where(kept[:, None], point.multipliers, self.multipliers[members])
         self._parts.append((members, rows, solver))
@@ -178,7 +178,7 @@ class ImplicitSystem:
             why = (
                 f"{dual_rank} singular values of the dual matrix are 1, but W has rank {rank}: the rank may grow"
                 if dual_rank > rank
-                else f"W has rank {rank}, but {dual_rank} singular values of the dual matrix are 1: not accurate enough"
+                else f"W has rank {rank}, but {dual_rank} singular values of the dual matrix are 1: lower tolerance="
             )
             self.faults.setdefault(b, Fault(-1, why))
 

@@ -137,3 +137,15 @@ def test_w_in_other_norms_is_refused():
     X, Z, selection = tensors(0)
     with pytest.raises(ValueError, match="frobenius, nuclear, got norm='l1'"):
         attsvm.torch.att_svm(X, Z, selection, norm="l1")
+
+
+def test_soft_nuclear_margins_are_solved_as_sharply_as_their_derivative_needs() -> None:
+    """At the tolerance of values a multiplier that should be 0 was taken for support: here, and in one of 400 draws."""
+    problem = attsvm.random_problem(n=6, T=8, d=10, seed=96)
+    options = {"norm": "nuclear", "C": 100.0, "loss": "squared_hinge"}
+    X, Z = torch.tensor(problem.X, requires_grad=True), torch.tensor(problem.Z)
+    rough = attsvm.torch.att_svm(X, Z, problem.optimal_tokens(), tolerance=1e-7, **options)
+    with pytest.raises(DegenerateError, match="solve with a smaller tolerance="):
+        rough.square().sum().backward()
+    attsvm.torch.att_svm(X, Z, problem.optimal_tokens(), **options).square().sum().backward()
+    assert torch.isfinite(X.grad).all()
