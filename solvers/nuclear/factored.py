@@ -27,7 +27,7 @@ from attsvm.solvers.unit import UnitProblem, UnitRows
 __all__ = ["Factors", "augmented_lagrangian", "solve_factored"]
 
 # Updates of the multipliers without progress after which rounding is taken for what is left.
-_PATIENCE = 30
+_PATIENCE = 60
 
 
 @dataclass(frozen=True, eq=False)
