@@ -517,7 +517,7 @@ class Request:
             raise ValueError("warm_start must be finite")
 
     def whole(self, name: str, default: int, least: int = 0) -> int:
-        """An option that is an integer of at least ``least``; refused by name if it is none."""
+        """An option that is an integer of at least ``least``; otherwise refused by name."""
         given = self.options.get(name)
         if given is None:
             return default
