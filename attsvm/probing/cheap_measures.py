@@ -490,9 +490,11 @@ def _measured(head: HeadData, context: Context, seed: int) -> dict[str, Any]:
 
 
 def add_interval(record: dict[str, Any], name: str, values: Any) -> None:
-    """Mean over sequences with its 95 % interval, as three columns; that of a share stays in [0, 1]."""
-    found = (mean_share_of if name in MEASURES and MEASURES[name].share else mean_of)(values)
-    record[name], record[f"{name}_low"], record[f"{name}_high"] = found.value, found.low, found.high
+    """Mean over sequences with its 95 % interval, as three columns; within the values that the measure can take."""
+    measure = MEASURES.get(name)
+    found = (mean_share_of if measure is not None and measure.share else mean_of)(values)
+    low = max(found.low, 0.0) if measure is not None and measure.size else found.low
+    record[name], record[f"{name}_low"], record[f"{name}_high"] = found.value, low, found.high
 
 
 def cheap_measures(

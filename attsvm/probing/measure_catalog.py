@@ -38,6 +38,8 @@ class Measure:
         Whether it lies in [0, 1].
     baseline : bool
         Whether it is measured on the baselines too.
+    size : bool
+        Whether it is never negative.
     function : callable, optional
         Maps a `HeadData` to one number per sequence, shape (n,). An entry of `MEASURES` that has one is a column of
         every table; the library's own measures share work and are computed together.
@@ -49,6 +51,7 @@ class Measure:
     sentence: str
     share: bool = False
     baseline: bool = True
+    size: bool = False
     function: Callable[[HeadData], FloatArray] | None = field(default=None, repr=False)
 
     def record(self) -> dict[str, object]:
@@ -56,7 +59,8 @@ class Measure:
         return {name: value for name, value in vars(self).items() if name != "function"}
 
 
-# A theory in brackets, then its measures: name, label, marks (share: in [0, 1]; alone: without baselines), meaning.
+# A theory in brackets, then its measures: name, label, marks, meaning. share: in [0, 1]; size: never negative;
+# alone: without baselines.
 _TEXT = """\
 [svm]
 selects_first: selects the first token (share)
@@ -71,20 +75,20 @@ selects_next: selects the next token (share)
     Share of queries whose highest logit is on the token after them.
 selects_same: selects the same token (share)
     Of the queries whose token occurs elsewhere, the share that select one of those places.
-distance: distance
+distance: distance (size)
     Mean number of places between a query and the token it selects.
-margin_min_frobenius: smallest margin / |W|_F
+margin_min_frobenius: smallest margin / |W|_F (size)
     Smallest lead of a selected token over its closest competitor in a sequence, divided by the Frobenius norm
     of W: how firmly the head selects, whatever its scale.
-margin_q10_frobenius: 10 % margin / |W|_F
+margin_q10_frobenius: 10 % margin / |W|_F (size)
     The lead that nine tenths of the queries of a sequence exceed, over the Frobenius norm of W.
-margin_median_frobenius: median margin / |W|_F
+margin_median_frobenius: median margin / |W|_F (size)
     Median lead of the selected token, over the Frobenius norm of W.
-margin_min_nuclear: smallest margin / |W|_*
+margin_min_nuclear: smallest margin / |W|_* (size)
     Smallest lead of a selected token in a sequence, over the nuclear norm of W.
-margin_q10_nuclear: 10 % margin / |W|_*
+margin_q10_nuclear: 10 % margin / |W|_* (size)
     The lead that nine tenths of the queries exceed, over the nuclear norm of W.
-margin_median_nuclear: median margin / |W|_*
+margin_median_nuclear: median margin / |W|_* (size)
     Median lead of the selected token, over the nuclear norm of W.
 effective_rank: effective rank of W (alone)
     Participation of the squared singular values of W: how many directions the head uses.
@@ -115,7 +119,7 @@ correlation_soft_nuclear: correlation with soft Att-SVM*
     Cosine between W and the soft-margin nuclear solution of its own selections.
 rank_certified: certified rank of Att-SVM*
     No solution of the nuclear-norm problem has a rank above this (proved by its dual).
-support_tokens: support tokens per query
+support_tokens: support tokens per query (size)
     Closest competitors: tokens on the margin of the Att-SVM solution, per query.
 agreement_frobenius: held-out agreement of Att-SVM (share)
     Share of queries of held-out sequences for which the fitted SVM selects the head's token.
@@ -123,12 +127,12 @@ agreement_nuclear: held-out agreement of Att-SVM* (share)
     The same for the nuclear norm.
 
 [conditioning]
-log10_kappa: log10 condition number
+log10_kappa: log10 condition number (size)
     Condition number of the softmax Jacobian (log10, mean over queries): how unequal the directions are in which
     the logits can still be trained.
-delta: separation Delta
+delta: separation Delta (size)
     Lead of the tokens with at least half of the largest attention over all others, in logits.
-gamma: spread Gamma
+gamma: spread Gamma (size)
     Width of the logits of those leading tokens.
 noise_float32: gradient is rounding, float32 (share)
     Share of queries whose attention off the selected token is below the rounding of 1 in float32.
@@ -146,7 +150,7 @@ sink_share_last: sink share, last token (share)
     Share of attention on the last token, from queries elsewhere.
 sink_share_any: sink share, any token (share)
     Share of attention on the token that gets most of it.
-entropy: entropy
+entropy: entropy (size)
     Mean entropy of the attention in nats.
 entropy_share: entropy / largest (share)
     Entropy over the logarithm of the number of tokens: 1 is uniform, 0 one token.
@@ -166,7 +170,7 @@ rho_peak: peak of rho (share alone)
     Highest probability that a token passes a gradient, over places of a random walk with the model's steps.
 rho_theta: place of the peak (share alone)
     Where in the sequence (0 first, 1 last) that probability peaks.
-entropy_bound: entropy bound
+entropy_bound: entropy bound (size)
     No attention with these tokens and this norm of W has a lower entropy.
 max_logit: largest logit
     Largest logit of a sequence; it grows before training diverges.
@@ -192,9 +196,10 @@ def _read(text: str) -> Iterator[Measure]:
             theory = block.strip().strip("[]")
             continue
         head, _, sentence = block.partition("\n")
-        name, label, marks = re.fullmatch(r"(\w+): (.*?)(?: \(((?:share|alone| )+)\))?", head.strip()).groups()  # type: ignore[union-attr]
+        name, label, marks = re.fullmatch(r"(\w+): (.*?)(?: \(((?:share|alone|size| )+)\))?", head.strip()).groups()  # type: ignore[union-attr]
         marked = (marks or "").split()
-        yield Measure(name, theory, label, " ".join(sentence.split()), "share" in marked, "alone" not in marked)
+        sentence = " ".join(sentence.split())
+        yield Measure(name, theory, label, sentence, "share" in marked, "alone" not in marked, "size" in marked)
 
 
 MEASURES: dict[str, Measure] = {measure.name: measure for measure in _read(_TEXT)}

@@ -162,3 +162,18 @@ def test_softmax_one_in_the_model():
         kept = torch.exp(logits) / (1 + torch.exp(logits).sum(-1, keepdim=True))
         shift = (kept - logits.softmax(-1)) @ v @ module.out_proj.weight[:, 4:].T
     assert np.allclose(found, (shift.flatten(1).norm(dim=1) / full.flatten(1).norm(dim=1)).numpy())
+
+
+def test_intervals_hold_no_value_that_a_measure_cannot_take():
+    from attsvm.probing.cheap_measures import add_interval
+    from attsvm.probing.measure_catalog import MEASURES
+
+    skewed, record = [0.0, 0.0, 0.0, 1.0], {}
+    for name in MEASURES:
+        add_interval(record, name, skewed)
+        assert record[name] == 0.25 and record[f"{name}_high"] > 0.25
+        bounded = MEASURES[name].size or MEASURES[name].share
+        assert (record[f"{name}_low"] >= 0.0) == bounded
+    assert MEASURES["entropy_bound"].size and not MEASURES["max_logit"].size
+    add_interval(record, "entropy", [0.5])  # one sequence: no interval
+    assert np.isnan(record["entropy_low"])
