@@ -132,7 +132,8 @@ def watched(work: Callable[[], None], stop: Callable[[], None], threads: int = 1
             done.release()
 
     workers = [threading.Thread(target=body, daemon=True) for _ in range(threads)]
-    stopped = False
+    if stopped := late():  # whether anything is done then must not depend on which thread runs first
+        stop()
     try:
         for worker in workers:
             worker.start()
