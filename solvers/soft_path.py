@@ -149,7 +149,8 @@ def _sharp(problem: MarginProblem, asked: _Asked) -> MarginSolution:
     """The solution for the least C; sharper than asked where its multiples may be solutions: their gaps grow with C."""
     specs, _ = rungs(problem, asked.norm, asked.solver, warn=False)
     tolerance = asked.tolerance or specs[0].achievable
-    if asked.norm.name != "frobenius" or asked.max_iterations is not None or tolerance <= _LEAST:
+    multiples = asked.norm.name == "frobenius" and not specs[0].foreign  # others reach their own tolerance at best
+    if not multiples or asked.max_iterations is not None or tolerance <= _LEAST:
         return asked.one(problem)
     sharp = asked.one(problem, tolerance=max(_FIRST * tolerance, _LEAST))
     if not sharp.status.has_solution:

@@ -170,6 +170,15 @@ def test_a_path_of_large_faces_costs_few_solves() -> None:
     assert sum(one.iterations for one in path) < 6 * alone
 
 
+@pytest.mark.parametrize("solver", ["cvxpy", "cvxpy:SCS", "cvxpy:OSQP", "primal_dual", "soft_large"])
+def test_a_named_solver_has_its_own_tolerance_at_every_penalty(solver: str) -> None:
+    problem = attsvm.random_problem(n=5, T=5, d=6, seed=1)
+    path = attsvm.soft_path(problem, [0.05, 0.5, 5.0], solver=solver)
+    alone = attsvm.att_svm(problem, C=0.05, solver=solver)
+    assert [one.status for one in path] == ["optimal"] * 3
+    assert {one.result.tolerance for one in path} == {alone.result.tolerance}
+
+
 def test_what_is_expected_and_not_proved_is_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = attsvm.random_problem(n=5, T=5, d=6, seed=5)
     whole = attsvm.soft_path(problem, CS, norm="nuclear")
